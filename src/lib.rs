@@ -1,0 +1,2 @@
+//! jetring
+pub mod ids;
