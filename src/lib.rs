@@ -1,2 +1,3 @@
 //! jetring
 pub mod ids;
+pub mod time;
