@@ -1,0 +1,167 @@
+//! What every part of the engine is handed in a step: the time, the settings, and where commands go.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::ids::{Filter, GroupName, Incarnation, MemberId, Partition};
+use crate::names::ConsumerName;
+use crate::records::{AssignmentRecord, ClaimRecord, ProgressRecord};
+use crate::time::Time;
+
+use super::command::{Command, Ticket};
+use super::status::Change;
+
+/// How the stream forgets messages, which decides how consumers are swapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Retention {
+    /// By limits: consumers are independent of messages.
+    Limits,
+    /// A message goes when it is acked; two consumers must not overlap.
+    WorkQueue,
+    /// A message goes when every consumer has acked it, or when none wants it.
+    Interest,
+}
+
+/// The settings of the pure engine. All durations are on the member's own clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EngineSettings {
+    /// The group.
+    pub group: GroupName,
+    /// The member.
+    pub member: MemberId,
+    /// Its weight.
+    pub weight: u16,
+    /// Free text for operators.
+    pub address: String,
+    /// P.
+    pub partitions: u16,
+    /// The stream's retention.
+    pub retention: Retention,
+    /// The seed of the ring.
+    pub ring_seed: u64,
+    /// Points per member on the ring.
+    pub virtual_nodes: u16,
+    /// How long a member may be silent.
+    pub session_timeout: Duration,
+    /// How often a member writes its record.
+    pub heartbeat_interval: Duration,
+    /// How long before `session_timeout` a member without a confirmed heartbeat cuts itself off.
+    pub lease_margin: Duration,
+    /// How long membership must be quiet before a plan.
+    pub rebalance_delay: Duration,
+    /// How long running handlers may go on after their partition was assigned elsewhere.
+    pub drain_timeout: Duration,
+    /// How long to wait before a failed step is tried again.
+    pub retry_interval: Duration,
+    /// How often everything is compared with the leader's records, whatever the watch says.
+    pub reconcile_interval: Duration,
+}
+
+/// What a ticket was for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The member's own record.
+    Presence(PresenceAsk),
+    /// Write another member's record as dead.
+    MarkDead(MemberId, Incarnation),
+    /// Read another member's record again.
+    ReadPeer(MemberId),
+    /// Read all members and the assignment, to know them.
+    Refresh,
+    /// The same, to plan from it.
+    PlanBasis,
+    /// Write this plan; it moves so many partitions.
+    WritePlan(AssignmentRecord, usize),
+    /// Read the assignment.
+    ReadAssignment,
+    /// Read all claims.
+    ReadClaims,
+    /// List consumers and filters.
+    Survey,
+    /// A step of one partition. The number tells an answer to an abandoned step.
+    Partition(Partition, u32, PartitionAsk),
+}
+
+/// Steps of the member's own record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PresenceAsk {
+    Prepare,
+    ReadBeforeEntering,
+    Bury,
+    Enter,
+    Beat,
+    ReadBeat,
+    Purge,
+}
+
+/// Steps of one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PartitionAsk {
+    ReadClaim,
+    ReadOwner(MemberId),
+    Win(ClaimRecord),
+    Raise,
+    ReadProgress,
+    CloseProgress,
+    Save(ProgressRecord),
+    ReadForSave,
+    Release,
+    Confirm,
+    Inspect(Filter, ConsumerName),
+    Create(Filter),
+    Delete(Filter, ConsumerName),
+    Sweep(ConsumerName),
+}
+
+/// The surroundings of one step.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) now: Time,
+    pub(super) settings: EngineSettings,
+    pub(super) out: Vec<Command>,
+    pub(super) pending: BTreeMap<Ticket, Purpose>,
+    next_ticket: u64,
+}
+
+impl Context {
+    pub(super) fn new(settings: EngineSettings) -> Self {
+        Self {
+            now: Time::ZERO,
+            settings,
+            out: Vec::new(),
+            pending: BTreeMap::new(),
+            next_ticket: 0,
+        }
+    }
+
+    /// Sends a command that will be answered.
+    pub(super) fn ask(&mut self, purpose: Purpose, command: impl FnOnce(Ticket) -> Command) {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.pending.insert(ticket, purpose);
+        self.out.push(command(ticket));
+    }
+
+    /// Sends a command that is not answered.
+    pub(super) fn tell(&mut self, command: Command) {
+        self.out.push(command);
+    }
+
+    /// Tells people.
+    pub(super) fn notify(&mut self, change: Change) {
+        self.out.push(Command::Notify(change));
+    }
+
+    /// When a step that just failed is tried again.
+    pub(super) fn retry_at(&self) -> Time {
+        self.now + self.settings.retry_interval
+    }
+}
+
+/// The earlier of two optional points in time.
+pub(super) fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,444 @@
+//! Swapping the consumer of one filter: the server-side fence of a handover.
+//!
+//! Limits and interest streams: find the position, create the new consumer, confirm that the claim is still ours, delete the
+//! old ones; an interest stream would forget its messages if no consumer wanted them even for a moment. Work-queue streams:
+//! confirm, delete, then create, because consumers there must not overlap; what is finished and still there is acked when it
+//! is delivered. Re-opening by the holder is the same with the own former consumer as the old one.
+
+use std::collections::BTreeSet;
+
+use crate::ids::{Epoch, FencingToken, Filter, Partition};
+use crate::names::ConsumerName;
+use crate::time::Time;
+
+use super::command::{Command, ConsumerSpec};
+use super::context::{Context, PartitionAsk, Retention};
+use super::event::{CreateFault, Fault, Position, ReopenReason, Survey};
+use super::partition::{PartitionSlot, Surroundings};
+use super::status::Change;
+use super::tenure::{Step, Tenure};
+
+/// How far a filter is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum FilterStage {
+    /// Nothing was asked yet, or the last step failed and waits.
+    Start,
+    /// The positions of these older consumers are awaited.
+    Inspecting(BTreeSet<ConsumerName>),
+    /// The own consumer is being created.
+    Creating,
+    /// The own consumer exists with other settings: is it usable?
+    InspectingOwn,
+    /// Waiting for the claim to be confirmed, so that the old ones may be deleted.
+    Confirming,
+    /// The deletion of these is awaited.
+    Deleting(BTreeSet<ConsumerName>),
+    /// The own consumer exists and the old ones do not.
+    Open(Time),
+    /// The consumers that stand in the way are being listed.
+    Overlapped,
+}
+
+/// One filter of a tenure.
+#[derive(Debug)]
+pub(super) struct FilterSlot {
+    stage: FilterStage,
+    reopen: u32,
+    /// The first sequence to deliver.
+    start: u64,
+    old: BTreeSet<ConsumerName>,
+    inspected: bool,
+    created: bool,
+    /// Whether lanes are open for it.
+    in_lanes: bool,
+    retry_at: Option<Time>,
+}
+
+impl FilterSlot {
+    pub(super) fn new(start: u64, old: BTreeSet<ConsumerName>) -> Self {
+        Self {
+            stage: FilterStage::Start,
+            reopen: 0,
+            start,
+            old,
+            inspected: false,
+            created: false,
+            in_lanes: false,
+            retry_at: None,
+        }
+    }
+
+    pub(super) fn epoch(&self, token: FencingToken) -> Epoch {
+        Epoch {
+            token,
+            reopen: self.reopen,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.stage, FilterStage::Open(_))
+    }
+
+    /// Since when the consumer is known to exist.
+    pub(super) fn open_since(&self) -> Option<Time> {
+        match self.stage {
+            FilterStage::Open(since) => Some(since),
+            _ => None,
+        }
+    }
+
+    pub(super) fn deadline(&self, _cx: &Context) -> Option<Time> {
+        self.retry_at
+    }
+
+    fn fail(&mut self, cx: &Context) {
+        self.stage = FilterStage::Start;
+        self.retry_at = Some(cx.retry_at());
+    }
+}
+
+impl Tenure {
+    /// The name of the filter's own consumer.
+    fn consumer(&self, cx: &Context, partition: Partition, filter: &Filter) -> Option<ConsumerName> {
+        let epoch = self.filters.get(filter)?.epoch(self.token);
+        Some(ConsumerName::new(&cx.settings.group, partition, filter, epoch))
+    }
+
+    /// The claim could not be read: what waits for that tries again later.
+    pub(super) fn fail_confirming(&mut self, cx: &Context) {
+        for slot in self.filters.values_mut() {
+            if slot.stage == FilterStage::Confirming {
+                slot.fail(cx);
+            }
+        }
+    }
+}
+
+impl PartitionSlot {
+    /// Takes the next step of every filter that can go on.
+    pub(super) fn pump_filters(&mut self, cx: &mut Context) {
+        let now = cx.now;
+        let Some(tenure) = self.tenure() else { return };
+        let ready: Vec<Filter> = tenure
+            .filters
+            .iter()
+            .filter(|(_, slot)| slot.stage == FilterStage::Start && slot.retry_at.is_none_or(|at| now >= at))
+            .map(|(filter, _)| filter.clone())
+            .collect();
+        for filter in ready {
+            self.advance(cx, &filter);
+        }
+    }
+
+    /// The next step of one filter.
+    fn advance(&mut self, cx: &mut Context, filter: &Filter) {
+        let delete_first = cx.settings.retention == Retention::WorkQueue;
+        let Some(slot) = self.filter(filter) else { return };
+        slot.retry_at = None;
+        let has_old = !slot.old.is_empty();
+        if has_old && !slot.inspected && !delete_first {
+            self.inspect(cx, filter);
+        } else if has_old && (delete_first || slot.created) {
+            slot.stage = FilterStage::Confirming;
+            self.confirm_claim(cx);
+        } else if !slot.created {
+            self.create(cx, filter);
+        } else {
+            self.opened(cx, filter);
+        }
+    }
+
+    fn filter(&mut self, filter: &Filter) -> Option<&mut FilterSlot> {
+        self.tenure()?.filters.get_mut(filter)
+    }
+
+    fn inspect(&mut self, cx: &mut Context, filter: &Filter) {
+        let Some(slot) = self.filter(filter) else { return };
+        let old = slot.old.clone();
+        slot.stage = FilterStage::Inspecting(old.clone());
+        for name in old {
+            self.ask(cx, PartitionAsk::Inspect(filter.clone(), name.clone()), |ticket| {
+                Command::InspectConsumer(ticket, name)
+            });
+        }
+    }
+
+    pub(super) fn on_inspected(
+        &mut self,
+        cx: &mut Context,
+        filter: &Filter,
+        name: &ConsumerName,
+        result: Result<Option<Position>, Fault>,
+    ) {
+        let Some(slot) = self.filter(filter) else { return };
+        let FilterStage::Inspecting(left) = &mut slot.stage else {
+            if slot.stage == FilterStage::InspectingOwn {
+                self.on_own_inspected(cx, filter, result);
+            }
+            return;
+        };
+        left.remove(name);
+        let done = left.is_empty();
+        match result {
+            Ok(Some(position)) => slot.start = slot.start.max(position.ack_floor + 1),
+            Ok(None) => {
+                slot.old.remove(name);
+            }
+            Err(fault) => {
+                slot.fail(cx);
+                return self.trouble(cx, format!("asking how far {name} is: {fault}"));
+            }
+        }
+        if done {
+            slot.inspected = true;
+            self.advance(cx, filter);
+        }
+    }
+
+    fn create(&mut self, cx: &mut Context, filter: &Filter) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        let Some(name) = tenure.consumer(cx, partition, filter) else {
+            return;
+        };
+        let Some(slot) = self.filter(filter) else { return };
+        slot.stage = FilterStage::Creating;
+        let spec = ConsumerSpec {
+            name,
+            filter: filter.clone(),
+            start: slot.start,
+        };
+        self.ask(cx, PartitionAsk::Create(filter.clone()), |ticket| {
+            Command::CreateConsumer(ticket, spec)
+        });
+    }
+
+    pub(super) fn on_created(
+        &mut self,
+        cx: &mut Context,
+        around: &mut Surroundings<'_>,
+        filter: &Filter,
+        result: Result<(), CreateFault>,
+    ) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        let name = tenure.consumer(cx, partition, filter);
+        let (Some(slot), Some(name)) = (self.filter(filter), name) else {
+            return;
+        };
+        if slot.stage != FilterStage::Creating {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                slot.created = true;
+                self.advance(cx, filter);
+            }
+            Err(CreateFault::Exists) => {
+                slot.stage = FilterStage::InspectingOwn;
+                self.ask(cx, PartitionAsk::Inspect(filter.clone(), name.clone()), |ticket| {
+                    Command::InspectConsumer(ticket, name)
+                });
+            }
+            Err(CreateFault::Overlap(reason)) => {
+                slot.stage = FilterStage::Overlapped;
+                around.survey.request(cx, partition);
+                cx.notify(Change::Trouble {
+                    partition,
+                    detail: reason,
+                });
+            }
+            Err(CreateFault::Unknown(reason)) => {
+                slot.fail(cx);
+                self.trouble(cx, format!("creating the consumer {name}: {reason}"));
+            }
+        }
+    }
+
+    /// A consumer of the own epoch is there with other settings: a half-done step of this tenure. It is accepted if it starts
+    /// no later than needed, else the next re-open count is taken.
+    fn on_own_inspected(
+        &mut self,
+        cx: &mut Context,
+        filter: &Filter,
+        result: Result<Option<Position>, Fault>,
+    ) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        let name = tenure.consumer(cx, partition, filter);
+        let (Some(slot), Some(name)) = (self.filter(filter), name) else {
+            return;
+        };
+        match result {
+            Ok(Some(position)) if position.start <= slot.start => slot.created = true,
+            Ok(Some(_)) => {
+                slot.old.insert(name);
+                slot.reopen += 1;
+            }
+            Ok(None) => {}
+            Err(fault) => {
+                slot.fail(cx);
+                return self.trouble(cx, format!("asking how far {name} is: {fault}"));
+            }
+        }
+        self.advance(cx, filter);
+    }
+
+    /// The consumers that stand in the way of a filter are listed. Only lower epochs of this group and filter may go.
+    pub(super) fn on_survey_after_overlap(&mut self, cx: &mut Context, survey: Option<&Survey>) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        let token = tenure.token;
+        let mut confirm = false;
+        for (filter, slot) in &mut tenure.filters {
+            if slot.stage != FilterStage::Overlapped {
+                continue;
+            }
+            let consumers = survey.map(|survey| survey.consumers.iter()).into_iter().flatten();
+            let lower = consumers.filter(|name| {
+                name.partition == partition && name.serves(filter) && name.epoch < slot.epoch(token)
+            });
+            slot.old.extend(lower.cloned());
+            slot.fail(cx);
+            confirm |= slot.old.is_empty();
+        }
+        if confirm {
+            // Nothing of ours is in the way: either the claim is lost to a higher epoch, or the filter is another group's.
+            self.confirm_claim(cx);
+        }
+    }
+
+    /// The claim was just read and is this member's: what waits for that may delete.
+    pub(super) fn on_claim_confirmed(&mut self, cx: &mut Context) {
+        let Some(tenure) = self.tenure() else { return };
+        let waiting: Vec<Filter> = tenure
+            .filters
+            .iter()
+            .filter(|(_, slot)| slot.stage == FilterStage::Confirming)
+            .map(|(filter, _)| filter.clone())
+            .collect();
+        for filter in waiting {
+            let Some(slot) = self.filter(&filter) else { continue };
+            let old = slot.old.clone();
+            slot.stage = FilterStage::Deleting(old.clone());
+            for name in old {
+                self.ask(cx, PartitionAsk::Delete(filter.clone(), name.clone()), |ticket| {
+                    Command::DeleteConsumer(ticket, name)
+                });
+            }
+        }
+    }
+
+    pub(super) fn on_deleted(
+        &mut self,
+        cx: &mut Context,
+        filter: &Filter,
+        name: &ConsumerName,
+        result: Result<(), Fault>,
+    ) {
+        let Some(slot) = self.filter(filter) else { return };
+        let FilterStage::Deleting(left) = &mut slot.stage else {
+            return;
+        };
+        left.remove(name);
+        let done = left.is_empty();
+        match result {
+            Ok(()) => {
+                slot.old.remove(name);
+            }
+            Err(fault) => {
+                slot.fail(cx);
+                return self.trouble(cx, format!("deleting the consumer {name}: {fault}"));
+            }
+        }
+        if done {
+            self.advance(cx, filter);
+        }
+    }
+
+    /// Step 4: the consumer is there and its predecessors are not.
+    fn opened(&mut self, cx: &mut Context, filter: &Filter) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        let token = tenure.token;
+        let mut marks = tenure.marks.get(filter).cloned().unwrap_or_default();
+        let Some(slot) = tenure.filters.get_mut(filter) else {
+            return;
+        };
+        slot.stage = FilterStage::Open(cx.now);
+        let epoch = slot.epoch(token);
+        let filter = filter.clone();
+        if std::mem::replace(&mut slot.in_lanes, true) {
+            cx.tell(Command::Reopen {
+                partition,
+                filter,
+                epoch,
+            });
+        } else {
+            // What older consumers' ack floors told counts as finished; a work-queue stream has forgotten it anyway.
+            if cx.settings.retention != Retention::WorkQueue {
+                marks.raise(slot.start - 1);
+            }
+            tenure.open = true;
+            cx.tell(Command::Open {
+                partition,
+                filter,
+                epoch,
+                marks,
+            });
+        }
+        self.tell_serving(cx);
+    }
+
+    /// The lanes, or the pull, say that a filter's consumer must be replaced.
+    pub(super) fn on_reopen(
+        &mut self,
+        cx: &mut Context,
+        filter: &Filter,
+        epoch: Epoch,
+        floor: u64,
+        reason: ReopenReason,
+    ) {
+        let Some(tenure) = self.tenure() else { return };
+        let token = tenure.token;
+        let serving = tenure.step == Step::Serving;
+        let Some(slot) = self.filter(filter) else { return };
+        if !serving || slot.epoch(token) != epoch || !slot.is_open() {
+            return;
+        }
+        slot.start = slot.start.max(floor + 1);
+        self.begin_reopen(cx, filter, reason);
+        self.pump_filters(cx);
+    }
+
+    /// The periodic listing does not show the filter's consumer.
+    pub(super) fn reopen_missing(&mut self, cx: &mut Context, filter: &Filter) {
+        self.begin_reopen(cx, filter, ReopenReason::Missing);
+    }
+
+    fn begin_reopen(&mut self, cx: &mut Context, filter: &Filter, reason: ReopenReason) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        let Some(name) = tenure.consumer(cx, partition, filter) else {
+            return;
+        };
+        let Some(slot) = self.filter(filter) else { return };
+        // One that is lost again and again is not re-opened hot.
+        let again = slot.open_since().map(|since| since + cx.settings.retry_interval);
+        slot.retry_at = again.filter(|at| *at > cx.now);
+        slot.stage = FilterStage::Start;
+        slot.old.insert(name);
+        // The own marks say more than its ack floor.
+        slot.inspected = true;
+        slot.created = false;
+        slot.reopen += 1;
+        cx.notify(Change::Reopening {
+            partition,
+            filter: filter.clone(),
+            reason,
+        });
+        if reason != ReopenReason::Gap {
+            self.confirm_claim(cx);
+        }
+    }
+}

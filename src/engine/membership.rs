@@ -1,0 +1,239 @@
+//! The other members as this one sees them: who lives, who is oldest, who has fallen silent.
+//!
+//! Silence is measured on this member's own clock from when it first saw a revision, so no peer's clock is ever compared.
+//! Death is a write at exactly the revision that was seen last: if the silent one has written since, the write fails and it
+//! lives. So a stalled watch, or a slow observer, can cost nobody a partition.
+
+use std::collections::BTreeMap;
+
+use crate::ids::{MemberId, Revision};
+use crate::records::{Entry, MemberRecord, MemberState, Share};
+use crate::time::Time;
+
+use super::command::{Command, WatchScope};
+use super::context::{Context, Purpose, earliest};
+use super::event::{Fault, WriteFault};
+use super::status::Change;
+
+/// How many of the oldest members watch everybody. Everybody watches these, so each of them is watched too.
+pub(super) const SENIORS: usize = 3;
+
+#[derive(Debug)]
+struct Peer {
+    entry: Entry<MemberRecord>,
+    /// When this revision was first seen here.
+    seen_at: Time,
+    /// A write that declares it dead, or the read after a failed one, is under way.
+    asking: bool,
+}
+
+/// What is known of the group's members.
+#[derive(Debug, Default)]
+pub(super) struct Membership {
+    peers: BTreeMap<MemberId, Peer>,
+    scope: Option<WatchScope>,
+}
+
+impl Membership {
+    /// Forgets everything: a new incarnation looks anew.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Takes note of a record. Only a newer revision counts, so replays and reordered hints are harmless.
+    pub(super) fn observe(&mut self, cx: &Context, id: MemberId, entry: Entry<MemberRecord>) {
+        match self.peers.get_mut(&id) {
+            Some(peer) if peer.entry.revision >= entry.revision => {}
+            Some(peer) => {
+                peer.entry = entry;
+                peer.seen_at = cx.now;
+            }
+            None => {
+                let peer = Peer {
+                    entry,
+                    seen_at: cx.now,
+                    asking: false,
+                };
+                self.peers.insert(id, peer);
+            }
+        }
+    }
+
+    /// Takes note of a full listing from the leader: whoever is not in it is gone.
+    pub(super) fn reconcile(&mut self, cx: &Context, members: BTreeMap<MemberId, Entry<MemberRecord>>) {
+        let me = &cx.settings.member;
+        self.peers.retain(|id, _| id == me || members.contains_key(id));
+        for (id, entry) in members {
+            self.observe(cx, id, entry);
+        }
+    }
+
+    /// Whether the newest known revision of `id` was first seen a full session timeout ago.
+    pub(super) fn is_silent(&self, cx: &Context, id: &MemberId) -> bool {
+        self.peers
+            .get(id)
+            .is_some_and(|peer| cx.now.since(peer.seen_at) >= cx.settings.session_timeout)
+    }
+
+    /// The ids of those that are in the group, oldest first.
+    fn by_age(&self, counts: impl Fn(MemberState) -> bool) -> Vec<(&MemberId, &MemberRecord)> {
+        let mut members: Vec<_> = self
+            .peers
+            .iter()
+            .filter_map(|(id, peer)| peer.entry.value.as_ref().map(|record| (id, record)))
+            .filter(|(_, record)| counts(record.state))
+            .collect();
+        // A member whose age is not written yet counts as youngest.
+        members.sort_by_key(|(id, record)| (record.joined.unwrap_or(Revision(u64::MAX)), *id));
+        members
+    }
+
+    /// The oldest members, which watch everybody.
+    fn seniors(&self) -> Vec<MemberId> {
+        let living = self.by_age(|state| state != MemberState::Dead);
+        living.into_iter().take(SENIORS).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The position of `id` among the members that can plan, oldest first; `None` when it is none of the seniors.
+    pub(super) fn planning_rank(&self, id: &MemberId) -> Option<u32> {
+        let active = self.by_age(|state| state == MemberState::Active);
+        let rank = active.iter().take(SENIORS).position(|(other, _)| *other == id)?;
+        u32::try_from(rank).ok()
+    }
+
+    /// The members that partitions may be assigned to, sorted by id.
+    pub(super) fn shares(&self) -> Vec<Share> {
+        self.peers
+            .iter()
+            .filter_map(|(id, peer)| {
+                let record = peer.entry.value.as_ref()?;
+                (record.state == MemberState::Active).then(|| Share {
+                    id: id.clone(),
+                    weight: record.weight,
+                })
+            })
+            .collect()
+    }
+
+    /// Whether any other active member is known.
+    pub(super) fn has_successor(&self, me: &MemberId) -> bool {
+        self.shares().iter().any(|share| share.id != *me)
+    }
+
+    /// Adapts what is watched to who is oldest. Returns whether the seniors have changed for a member that does not watch
+    /// everybody: it must then read the group anew, for it does not see who is next.
+    pub(super) fn adjust_watch(&mut self, cx: &mut Context) -> bool {
+        let seniors = self.seniors();
+        let me = cx.settings.member.clone();
+        let scope = if seniors.contains(&me) {
+            WatchScope::AllMembers
+        } else {
+            let mut ids = seniors;
+            ids.push(me);
+            ids.sort();
+            WatchScope::Members(ids)
+        };
+        if self.scope.as_ref() == Some(&scope) {
+            return false;
+        }
+        let had_scope = self.scope.is_some();
+        self.scope = Some(scope.clone());
+        // What is newly watched starts its silence now: its last revision may be known from long ago.
+        for peer in self.peers.values_mut() {
+            peer.seen_at = peer.seen_at.max(cx.now);
+        }
+        let narrow = matches!(scope, WatchScope::Members(_));
+        cx.tell(Command::Watch(scope));
+        had_scope && narrow
+    }
+
+    /// Starts the watch again with the same scope.
+    pub(super) fn restart_watch(&self, cx: &mut Context) {
+        if let Some(scope) = &self.scope {
+            cx.tell(Command::Watch(scope.clone()));
+        }
+    }
+
+    fn watches(&self, id: &MemberId) -> bool {
+        match &self.scope {
+            None => false,
+            Some(WatchScope::AllMembers) => true,
+            Some(WatchScope::Members(ids)) => ids.contains(id),
+        }
+    }
+
+    /// Whether `peer` may be declared dead once it has been silent.
+    fn is_mortal(peer: &Peer) -> bool {
+        let living = |record: &MemberRecord| record.state != MemberState::Dead;
+        !peer.asking && peer.entry.value.as_ref().is_some_and(living)
+    }
+
+    pub(super) fn deadline(&self, cx: &Context) -> Option<Time> {
+        self.peers
+            .iter()
+            .filter(|(id, peer)| **id != cx.settings.member && self.watches(id) && Self::is_mortal(peer))
+            .map(|(_, peer)| peer.seen_at + cx.settings.session_timeout)
+            .fold(None, |least, at| earliest(least, Some(at)))
+    }
+
+    /// Declares dead every watched member that has been silent for a session timeout.
+    pub(super) fn on_wake(&mut self, cx: &mut Context) {
+        let silent: Vec<MemberId> = self
+            .peers
+            .keys()
+            .filter(|id| **id != cx.settings.member && self.watches(id) && self.is_silent(cx, id))
+            .cloned()
+            .collect();
+        for id in silent {
+            self.declare_dead(cx, &id);
+        }
+    }
+
+    /// Writes `id` as dead at exactly the revision known here. Does nothing if that is under way, or it is dead or gone.
+    pub(super) fn declare_dead(&mut self, cx: &mut Context, id: &MemberId) {
+        let Some(peer) = self.peers.get_mut(id).filter(|peer| Self::is_mortal(peer)) else {
+            return;
+        };
+        let Some(mut record) = peer.entry.value.clone() else {
+            return;
+        };
+        peer.asking = true;
+        record.state = MemberState::Dead;
+        let revision = peer.entry.revision;
+        let purpose = Purpose::MarkDead(id.clone(), record.incarnation.clone());
+        cx.ask(purpose, |ticket| {
+            Command::WriteMember(ticket, id.clone(), record, revision)
+        });
+    }
+
+    pub(super) fn on_marked_dead(&mut self, cx: &mut Context, id: &MemberId, result: Result<Revision, WriteFault>) {
+        let Some(peer) = self.peers.get_mut(id) else {
+            return;
+        };
+        match result {
+            Ok(revision) => {
+                peer.asking = false;
+                peer.entry.revision = revision;
+                peer.seen_at = cx.now;
+                if let Some(record) = &mut peer.entry.value {
+                    record.state = MemberState::Dead;
+                }
+                cx.notify(Change::DeclaredDead { member: id.clone() });
+            }
+            // It has written since, or nothing is known: what the leader says starts its time anew.
+            Err(_) => cx.ask(Purpose::ReadPeer(id.clone()), |ticket| {
+                Command::ReadMember(ticket, id.clone())
+            }),
+        }
+    }
+
+    pub(super) fn on_peer_read(&mut self, cx: &Context, id: &MemberId, result: Result<Entry<MemberRecord>, Fault>) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.asking = false;
+            peer.seen_at = cx.now;
+        }
+        if let Ok(entry) = result {
+            self.observe(cx, id.clone(), entry);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Who plans, when, and from what.
+//!
+//! The oldest active member plans once membership has been quiet for `rebalance_delay`; the next oldest do if it does not.
+//! A plan is made only from what the leader said at plan time, and written by compare-and-set, so that two planners do no
+//! harm.
+
+
+use crate::ids::{Generation, MemberId, Partition};
+use crate::records::{AssignmentRecord, Entry, Share};
+use crate::ring::{PlanInput, PlanMember, plan};
+use crate::time::Time;
+
+use super::command::Command;
+use super::context::{Context, EngineSettings, Purpose};
+use super::event::{Fault, GroupView, WriteFault};
+use super::membership::Membership;
+use super::status::Change;
+
+/// Quiet is waited for at most this many times `rebalance_delay`: a member that flaps must not put a plan off for ever.
+const LONGEST_DELAY: u32 = 5;
+
+/// The planner's timing.
+#[derive(Debug, Default)]
+pub(super) struct Planner {
+    /// What the next plan would be made for, since when, and since when any plan is due at all.
+    wanted: Option<Wanted>,
+    asking: bool,
+    retry_at: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Wanted {
+    members: Vec<Share>,
+    changed_at: Time,
+    first_at: Time,
+}
+
+impl Planner {
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    /// When this member plans, if it is its turn and a plan is due.
+    fn due(&self, cx: &Context, membership: &Membership) -> Option<Time> {
+        let wanted = self.wanted.as_ref().filter(|_| !self.asking)?;
+        let rank = membership.planning_rank(&cx.settings.member)?;
+        let delay = cx.settings.rebalance_delay;
+        let quiet = (wanted.changed_at + delay).min(wanted.first_at + delay * LONGEST_DELAY);
+        let turn = quiet + cx.settings.session_timeout * rank;
+        Some(self.retry_at.map_or(turn, |retry_at| turn.max(retry_at)))
+    }
+
+    pub(super) fn deadline(&self, cx: &Context, membership: &Membership) -> Option<Time> {
+        self.due(cx, membership)
+    }
+
+    /// Compares the members with those of the assignment, and plans when it is time.
+    pub(super) fn consider(
+        &mut self,
+        cx: &mut Context,
+        membership: &Membership,
+        assignment: &Entry<AssignmentRecord>,
+    ) {
+        let members = membership.shares();
+        let planned = assignment.value.as_ref();
+        if members.is_empty() || planned.is_some_and(|record| is_current(&cx.settings, record, &members)) {
+            self.wanted = None;
+            return;
+        }
+        match &mut self.wanted {
+            Some(wanted) if wanted.members == members => {}
+            Some(wanted) => {
+                wanted.members = members;
+                wanted.changed_at = cx.now;
+            }
+            None => {
+                self.wanted = Some(Wanted {
+                    members,
+                    changed_at: cx.now,
+                    first_at: cx.now,
+                });
+            }
+        }
+        if self.due(cx, membership).is_some_and(|at| cx.now >= at) {
+            self.asking = true;
+            cx.ask(Purpose::PlanBasis, Command::ReadGroup);
+        }
+    }
+
+    /// Plans from what the leader has just said.
+    pub(super) fn on_basis(&mut self, cx: &mut Context, membership: &Membership, result: &Result<GroupView, Fault>) {
+        self.asking = false;
+        let Ok(view) = result else {
+            self.retry_at = Some(cx.retry_at());
+            return;
+        };
+        let members = membership.shares();
+        let previous = view.assignment.value.as_ref();
+        if members.is_empty() || previous.is_some_and(|record| is_current(&cx.settings, record, &members)) {
+            return;
+        }
+        let (record, moved) = next_assignment(&cx.settings, previous, members);
+        let revision = view.assignment.revision;
+        self.asking = true;
+        cx.ask(Purpose::WritePlan(record.clone(), moved), |ticket| {
+            Command::WriteAssignment(ticket, record, revision)
+        });
+    }
+
+    /// The plan was written, or was not. Returns whether it stands.
+    pub(super) fn on_written(&mut self, cx: &mut Context, record: &AssignmentRecord, moved: usize, result: &WriteResult) {
+        self.asking = false;
+        match result {
+            Ok(_) => cx.notify(Change::Planned {
+                generation: record.generation,
+                moved,
+            }),
+            // Somebody else planned, or nothing is known: look again before the next try.
+            Err(_) => self.retry_at = Some(cx.retry_at()),
+        }
+    }
+}
+
+type WriteResult = Result<crate::ids::Revision, WriteFault>;
+
+/// Whether `record` is a plan for exactly these members and all partitions.
+fn is_current(settings: &EngineSettings, record: &AssignmentRecord, members: &[Share]) -> bool {
+    record.members == members && record.owners.len() == usize::from(settings.partitions)
+}
+
+/// The assignment after `previous` for these members (sorted by id, not empty), and how many partitions change their owner.
+fn next_assignment(
+    settings: &EngineSettings,
+    previous: Option<&AssignmentRecord>,
+    members: Vec<Share>,
+) -> (AssignmentRecord, usize) {
+    unimplemented!()
+}
