@@ -1,2 +1,4 @@
 //! jetring
 pub mod ids;
+pub mod partitioning;
+pub mod ring;
