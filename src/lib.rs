@@ -1,5 +1,9 @@
 //! jetring
+mod clock;
+pub mod config;
 pub mod engine;
+pub mod error;
+pub mod handler;
 pub mod ids;
 pub mod lanes;
 pub mod names;
@@ -7,3 +11,6 @@ pub mod partitioning;
 pub mod records;
 pub mod ring;
 pub mod time;
+
+pub use config::{Settings, SettingsError};
+pub use error::Error;

@@ -119,7 +119,14 @@ mod tests {
 
     #[test]
     fn only_our_own_spelling_is_read() {
-        for foreign in ["", "a", "a_1_2_3", "a_1_2_3_zz", "a_01_2_3_0000000000000000", "a_+1_2_3_0000000000000000"] {
+        for foreign in [
+            "",
+            "a",
+            "a_1_2_3",
+            "a_1_2_3_zz",
+            "a_01_2_3_0000000000000000",
+            "a_+1_2_3_0000000000000000",
+        ] {
             assert_eq!(ConsumerName::parse(foreign), None, "{foreign}");
         }
     }

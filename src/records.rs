@@ -138,11 +138,23 @@ impl ConfigRecord {
             ("strategy", self.strategy.clone(), found.strategy.clone()),
             ("partitions", self.partitions.to_string(), found.partitions.to_string()),
             ("subject", self.subject.clone(), found.subject.clone()),
-            ("key_tokens", format!("{:?}", self.key_tokens), format!("{:?}", found.key_tokens)),
+            (
+                "key_tokens",
+                format!("{:?}", self.key_tokens),
+                format!("{:?}", found.key_tokens),
+            ),
             ("stream", self.stream.clone(), found.stream.clone()),
-            ("stream_created", self.stream_created.to_string(), found.stream_created.to_string()),
+            (
+                "stream_created",
+                self.stream_created.to_string(),
+                found.stream_created.to_string(),
+            ),
             ("ring_seed", self.ring_seed.to_string(), found.ring_seed.to_string()),
-            ("virtual_nodes", self.virtual_nodes.to_string(), found.virtual_nodes.to_string()),
+            (
+                "virtual_nodes",
+                self.virtual_nodes.to_string(),
+                found.virtual_nodes.to_string(),
+            ),
             (
                 "session_timeout_ms",
                 self.session_timeout_ms.to_string(),
@@ -391,9 +403,15 @@ mod tests {
     #[test]
     fn a_token_grows_with_the_revision_the_bucket_and_the_stored_least() {
         assert_eq!(claim(ClaimState::Held, 0).token_at(Revision(5), 100), FencingToken(105));
-        assert_eq!(claim(ClaimState::Held, 900).token_at(Revision(5), 100), FencingToken(900));
+        assert_eq!(
+            claim(ClaimState::Held, 900).token_at(Revision(5), 100),
+            FencingToken(900)
+        );
         // A release is a later write, but it does not begin a tenure.
-        assert_eq!(claim(ClaimState::Released, 105).token_at(Revision(6), 100), FencingToken(105));
+        assert_eq!(
+            claim(ClaimState::Released, 105).token_at(Revision(6), 100),
+            FencingToken(105)
+        );
     }
 
     #[test]
@@ -401,8 +419,14 @@ mod tests {
         let keys = Keys::new(&GroupName::new("pay.ments").unwrap());
         let id = MemberId::new("pod 1/x").unwrap();
         assert_eq!(keys.kind(&keys.member(&id)), Some(KeyKind::Member(id)));
-        assert_eq!(keys.kind(&keys.claim(Partition(31))), Some(KeyKind::Claim(Partition(31))));
-        assert_eq!(keys.kind(&keys.progress(Partition(3))), Some(KeyKind::Progress(Partition(3))));
+        assert_eq!(
+            keys.kind(&keys.claim(Partition(31))),
+            Some(KeyKind::Claim(Partition(31)))
+        );
+        assert_eq!(
+            keys.kind(&keys.progress(Partition(3))),
+            Some(KeyKind::Progress(Partition(3)))
+        );
         assert_eq!(keys.kind(&keys.config()), Some(KeyKind::Config));
         assert_eq!(keys.kind(&keys.assignment()), Some(KeyKind::Assignment));
         let other = Keys::new(&GroupName::new("pay").unwrap());

@@ -1,10 +1,12 @@
 //! What every part of the engine is handed in a step: the time, the settings, and where commands go.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use crate::ids::{Filter, GroupName, Incarnation, MemberId, Partition};
 use crate::names::ConsumerName;
+use crate::partitioning::Partitions;
 use crate::records::{AssignmentRecord, ClaimRecord, ProgressRecord};
 use crate::time::Time;
 
@@ -34,13 +36,13 @@ pub struct EngineSettings {
     /// Free text for operators.
     pub address: String,
     /// P.
-    pub partitions: u16,
+    pub partitions: Partitions,
     /// The stream's retention.
     pub retention: Retention,
     /// The seed of the ring.
     pub ring_seed: u64,
     /// Points per member on the ring.
-    pub virtual_nodes: u16,
+    pub virtual_nodes: NonZeroU16,
     /// How long a member may be silent.
     pub session_timeout: Duration,
     /// How often a member writes its record.

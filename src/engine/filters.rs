@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::ids::{Epoch, FencingToken, Filter, Partition};
+use crate::lanes::Mark;
 use crate::names::ConsumerName;
 use crate::time::Time;
 
@@ -257,12 +258,7 @@ impl PartitionSlot {
 
     /// A consumer of the own epoch is there with other settings: a half-done step of this tenure. It is accepted if it starts
     /// no later than needed, else the next re-open count is taken.
-    fn on_own_inspected(
-        &mut self,
-        cx: &mut Context,
-        filter: &Filter,
-        result: Result<Option<Position>, Fault>,
-    ) {
+    fn on_own_inspected(&mut self, cx: &mut Context, filter: &Filter, result: Result<Option<Position>, Fault>) {
         let partition = self.partition;
         let Some(tenure) = self.tenure() else { return };
         let name = tenure.consumer(cx, partition, filter);
@@ -294,10 +290,10 @@ impl PartitionSlot {
             if slot.stage != FilterStage::Overlapped {
                 continue;
             }
+            let epoch = slot.epoch(token);
             let consumers = survey.map(|survey| survey.consumers.iter()).into_iter().flatten();
-            let lower = consumers.filter(|name| {
-                name.partition == partition && name.serves(filter) && name.epoch < slot.epoch(token)
-            });
+            let lower =
+                consumers.filter(|name| name.partition == partition && name.serves(filter) && name.epoch < epoch);
             slot.old.extend(lower.cloned());
             slot.fail(cx);
             confirm |= slot.old.is_empty();
@@ -377,7 +373,10 @@ impl PartitionSlot {
         } else {
             // What older consumers' ack floors told counts as finished; a work-queue stream has forgotten it anyway.
             if cx.settings.retention != Retention::WorkQueue {
-                marks.raise(slot.start - 1);
+                marks.raise(Mark {
+                    sequence: slot.start - 1,
+                    time: marks.floor.time,
+                });
             }
             tenure.open = true;
             cx.tell(Command::Open {

@@ -89,7 +89,7 @@ struct WatchHealth {
 impl Engine {
     /// A member that has not begun. `incarnation_seed` must be unique to this start of the process.
     pub fn new(settings: EngineSettings, incarnation_seed: impl Into<String>) -> Self {
-        let partitions = settings.partitions;
+        let partitions = settings.partitions.get();
         let cx = Context::new(settings);
         Self {
             presence: Presence::new(&cx, incarnation_seed.into()),
@@ -151,7 +151,10 @@ impl Engine {
 
     /// When the engine wants to be woken at the latest.
     pub fn deadline(&self) -> Option<Time> {
-        let mut least = earliest(self.presence.deadline(&self.cx), partition::deadline(&self.slots, &self.cx));
+        let mut least = earliest(
+            self.presence.deadline(&self.cx),
+            partition::deadline(&self.slots, &self.cx),
+        );
         if self.in_group() {
             least = earliest(least, self.membership.deadline(&self.cx));
             least = earliest(least, self.planner.deadline(&self.cx, &self.membership));
@@ -241,7 +244,7 @@ impl Engine {
     }
 
     fn each_slot(&mut self, mut act: impl FnMut(&mut PartitionSlot, &mut Context, &mut Surroundings<'_>)) {
-        for index in 0..self.cx.settings.partitions {
+        for index in 0..self.cx.settings.partitions.get() {
             self.with_slot(Partition(index), &mut act);
         }
     }
@@ -272,7 +275,7 @@ impl Engine {
             self.assignment = entry;
             let me = self.cx.settings.member.clone();
             let Some(record) = &self.assignment.value else { return };
-            let partitions = (0..self.cx.settings.partitions)
+            let partitions = (0..self.cx.settings.partitions.get())
                 .map(Partition)
                 .filter(|partition| record.owner(*partition) == Some(&me))
                 .collect();
@@ -427,8 +430,7 @@ impl Engine {
             if self.membership.adjust_watch(&mut self.cx) {
                 self.cx.ask(Purpose::Refresh, Command::ReadGroup);
             }
-            self.planner
-                .consider(&mut self.cx, &self.membership, &self.assignment);
+            self.planner.consider(&mut self.cx, &self.membership, &self.assignment);
             self.check_watch();
             self.reconcile();
             self.set_wanted();

@@ -148,8 +148,7 @@ impl PartitionSlot {
             return false;
         }
         let state = |entry: &Entry<ClaimRecord>| entry.value.as_ref().map(|claim| claim.state);
-        self.saw_release =
-            state(&self.claim) == Some(ClaimState::Held) && state(entry) == Some(ClaimState::Released);
+        self.saw_release = state(&self.claim) == Some(ClaimState::Held) && state(entry) == Some(ClaimState::Released);
         self.claim = entry.clone();
         true
     }
@@ -162,7 +161,12 @@ impl PartitionSlot {
     }
 
     /// The watch, or a listing, showed a claim.
-    pub(super) fn on_claim_seen(&mut self, cx: &mut Context, around: &mut Surroundings<'_>, entry: &Entry<ClaimRecord>) {
+    pub(super) fn on_claim_seen(
+        &mut self,
+        cx: &mut Context,
+        around: &mut Surroundings<'_>,
+        entry: &Entry<ClaimRecord>,
+    ) {
         if !self.see_claim(entry) {
             return;
         }
@@ -219,9 +223,7 @@ impl PartitionSlot {
 
     fn claim_is_mine(&self, cx: &Context, incarnation: &Incarnation) -> bool {
         self.claim.value.as_ref().is_some_and(|claim| {
-            claim.state == ClaimState::Held
-                && claim.owner == cx.settings.member
-                && claim.incarnation == *incarnation
+            claim.state == ClaimState::Held && claim.owner == cx.settings.member && claim.incarnation == *incarnation
         })
     }
 

@@ -379,7 +379,11 @@ impl Presence {
         });
     }
 
-    pub(super) fn on_read_beat(&mut self, cx: &mut Context, result: Result<Entry<MemberRecord>, Fault>) -> Option<Turn> {
+    pub(super) fn on_read_beat(
+        &mut self,
+        cx: &mut Context,
+        result: Result<Entry<MemberRecord>, Fault>,
+    ) -> Option<Turn> {
         match result {
             Ok(entry) => {
                 self.in_flight = false;

@@ -167,7 +167,12 @@ impl PartitionSlot {
         });
     }
 
-    pub(super) fn on_survey(&mut self, cx: &mut Context, around: &mut Surroundings<'_>, survey: &Result<Survey, Fault>) {
+    pub(super) fn on_survey(
+        &mut self,
+        cx: &mut Context,
+        around: &mut Surroundings<'_>,
+        survey: &Result<Survey, Fault>,
+    ) {
         if matches!(self.stage, Stage::Surveying) {
             return self.on_survey_before_taking(cx, around, survey);
         }

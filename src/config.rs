@@ -1,0 +1,391 @@
+//! The settings of a group's members, with one check for all of them.
+
+use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+/// How much two clocks may differ in *rate*: 1 in this many.
+const CLOCK_RATE_ERROR: u32 = 100;
+
+/// The shortest session timeout. Below it the round trips of a busy server would look like death.
+pub const MIN_SESSION_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Where a group begins in its stream. It is resolved to a stream sequence once, when the first member creates the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StartFrom {
+    /// With the first message that the stream still has.
+    #[default]
+    First,
+    /// With what is published after the group was created. Not possible on a work-queue stream.
+    New,
+    /// With this stream sequence. Not possible on a work-queue stream.
+    Sequence(u64),
+}
+
+/// What happens when handlers still run after the lease of a member that was cut off is over: they may overlap with those
+/// of the next owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnOverrun {
+    /// Log it as an error. The fencing token shows a database which write is stale.
+    #[default]
+    Report,
+    /// Abort the process: nothing can overlap any more.
+    Abort,
+}
+
+/// How a failed message is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// The delay after the first failure; it doubles with every further one, and lies somewhere between half and all of that.
+    /// More than zero. Usual: 50 ms to 1 s.
+    pub initial: Duration,
+    /// The longest delay; at least `initial`. Usual: 10 s to a few minutes.
+    pub max: Duration,
+    /// How many attempts may fail before the message is given up. `None`: never; its key waits for as long as it takes.
+    pub max_attempts: Option<NonZeroU32>,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            initial: Duration::from_millis(100),
+            max: Duration::from_secs(30),
+            max_attempts: None,
+        }
+    }
+}
+
+/// The settings of a group's members.
+///
+/// `session_timeout`, `ring_seed` and `virtual_nodes` are the group's: the first member writes them down, and one that
+/// differs is refused. All others may differ from member to member.
+///
+/// ```
+/// use std::time::Duration;
+/// use jetring::Settings;
+///
+/// let settings = Settings { session_timeout: Duration::from_secs(10), ..Settings::default() };
+/// settings.validate()?;
+/// # Ok::<(), jetring::SettingsError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a member may be silent before others declare it dead and take over. At least 200 ms. Usual: 2 s to 30 s.
+    pub session_timeout: Duration,
+    /// How often a member writes its heartbeat. `None`: a quarter of `session_timeout`. Three must fit into the lease, which is
+    /// `session_timeout` less 1 % and `cancel_grace`.
+    pub heartbeat_interval: Option<Duration>,
+    /// How long handlers of a member that was cut off get to end by themselves when their cancellation fires, before they are
+    /// dropped. `None`: an eighth of `session_timeout`. Less than half of it.
+    pub cancel_grace: Option<Duration>,
+    /// How long membership must be quiet before partitions are assigned anew, so that a rolling restart is not one rebalance
+    /// per member. Usual: 100 ms to 5 s.
+    pub rebalance_delay: Duration,
+    /// How long running handlers may go on after their partition was assigned to another member. Then they are cancelled.
+    pub drain_timeout: Duration,
+    /// How often a member compares everything with the server's records, whatever it was told by its watch.
+    pub reconcile_interval: Duration,
+    /// How often the stream is asked for new keys, where they have to be discovered.
+    pub discovery_interval: Duration,
+    /// How often what is finished is saved, when something changed. A crash repeats at most what was finished since.
+    pub checkpoint_interval: Duration,
+    /// How long one request to the server may take. Usual: 1 s to 10 s; never more than half of `session_timeout` is waited for a
+    /// heartbeat.
+    pub request_timeout: Duration,
+    /// How many handlers may run at a time in this member. A key never has more than one.
+    pub concurrency: NonZeroUsize,
+    /// How many messages of one partition this member may hold: queued, running or waiting.
+    pub max_held_per_partition: NonZeroUsize,
+    /// How many messages this member may hold over all its partitions; at least `max_held_per_partition`.
+    pub max_held: NonZeroUsize,
+    /// The `ack_wait` of the consumers. A message that is held longer is kept by in-progress acks, so this only says how fast
+    /// the server offers a message again whose delivery was lost. At least 1 s.
+    pub ack_wait: Duration,
+    /// How a failed message is tried again.
+    pub retry: RetryPolicy,
+    /// Where the group begins, if this member creates it.
+    pub start: StartFrom,
+    /// What happens when handlers outlive the lease.
+    pub on_overrun: OnOverrun,
+    /// This member's share of the partitions relative to the others'. 0: it gets none while others have more.
+    pub weight: u16,
+    /// Free text for operators, stored in the member's record, for example a host name.
+    pub address: String,
+    /// The KV bucket; created if it is not there. Several groups can share one.
+    pub bucket: String,
+    /// The replicas of the bucket, if this member creates it. Odd; as many as the stream has is usual.
+    pub bucket_replicas: usize,
+    /// The JetStream domain, for a server behind a leaf node.
+    pub domain: Option<String>,
+    /// The seed of the ring. Only to be changed to make another group's assignment differ.
+    pub ring_seed: u64,
+    /// Points per member on the ring. Usual: 16 to 128.
+    pub virtual_nodes: NonZeroU16,
+}
+
+const fn number(value: usize) -> NonZeroUsize {
+    match NonZeroUsize::new(value) {
+        Some(number) => number,
+        None => NonZeroUsize::MIN,
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            session_timeout: Duration::from_secs(4),
+            heartbeat_interval: None,
+            cancel_grace: None,
+            rebalance_delay: Duration::from_millis(200),
+            drain_timeout: Duration::from_secs(10),
+            reconcile_interval: Duration::from_secs(20),
+            discovery_interval: Duration::from_millis(500),
+            checkpoint_interval: Duration::from_secs(1),
+            request_timeout: Duration::from_secs(2),
+            concurrency: number(256),
+            max_held_per_partition: number(512),
+            max_held: number(8192),
+            ack_wait: Duration::from_secs(30),
+            retry: RetryPolicy::default(),
+            start: StartFrom::First,
+            on_overrun: OnOverrun::Report,
+            weight: 1,
+            address: String::new(),
+            bucket: "jetring".to_owned(),
+            bucket_replicas: 1,
+            domain: None,
+            ring_seed: 0,
+            virtual_nodes: match NonZeroU16::new(64) {
+                Some(number) => number,
+                None => NonZeroU16::MIN,
+            },
+        }
+    }
+}
+
+/// A setting that cannot work. Nothing was created or changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the setting {field} is {found}, but {needed}")]
+#[non_exhaustive]
+pub struct SettingsError {
+    /// The name of the setting.
+    pub field: &'static str,
+    /// Its value.
+    pub found: String,
+    /// What it has to be.
+    pub needed: String,
+}
+
+impl Settings {
+    /// How often a heartbeat is written.
+    pub fn heartbeat_interval(&self) -> Duration {
+        self.heartbeat_interval.unwrap_or(self.session_timeout / 4)
+    }
+
+    /// How long cancelled handlers get to end by themselves.
+    pub fn cancel_grace(&self) -> Duration {
+        self.cancel_grace.unwrap_or(self.session_timeout / 8)
+    }
+
+    /// How long before `session_timeout` a member without a confirmed heartbeat cuts itself off: the clock-rate error and the
+    /// time its handlers get to end.
+    pub fn lease_margin(&self) -> Duration {
+        self.session_timeout / CLOCK_RATE_ERROR + self.cancel_grace()
+    }
+
+    /// Checks all settings.
+    ///
+    /// # Errors
+    /// [`SettingsError`] for the first one that cannot work.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let check = |ok: bool, field: &'static str, found: String, needed: String| {
+            if ok {
+                Ok(())
+            } else {
+                Err(SettingsError { field, found, needed })
+            }
+        };
+        let positive = |value: Duration, field: &'static str| {
+            let needed = "it has to be more than zero".to_owned();
+            check(value > Duration::ZERO, field, format!("{value:?}"), needed)
+        };
+        check(
+            self.session_timeout >= MIN_SESSION_TIMEOUT,
+            "session_timeout",
+            format!("{:?}", self.session_timeout),
+            format!("it has to be at least {MIN_SESSION_TIMEOUT:?}"),
+        )?;
+        check(
+            self.cancel_grace() < self.session_timeout / 2,
+            "cancel_grace",
+            format!("{:?}", self.cancel_grace()),
+            format!(
+                "it has to be less than half of session_timeout ({:?})",
+                self.session_timeout
+            ),
+        )?;
+        positive(self.heartbeat_interval(), "heartbeat_interval")?;
+        let lease = self.session_timeout.saturating_sub(self.lease_margin());
+        check(
+            self.heartbeat_interval() * 3 <= lease,
+            "session_timeout",
+            format!("{:?}", self.session_timeout),
+            format!(
+                "three heartbeats of {:?} have to fit into the lease, which is {lease:?}; raise session_timeout or lower \
+                 heartbeat_interval or cancel_grace",
+                self.heartbeat_interval()
+            ),
+        )?;
+        positive(self.drain_timeout, "drain_timeout")?;
+        positive(self.reconcile_interval, "reconcile_interval")?;
+        positive(self.discovery_interval, "discovery_interval")?;
+        positive(self.checkpoint_interval, "checkpoint_interval")?;
+        positive(self.request_timeout, "request_timeout")?;
+        positive(self.retry.initial, "retry.initial")?;
+        check(
+            self.retry.max >= self.retry.initial,
+            "retry.max",
+            format!("{:?}", self.retry.max),
+            format!("it has to be at least retry.initial ({:?})", self.retry.initial),
+        )?;
+        check(
+            self.ack_wait >= Duration::from_secs(1),
+            "ack_wait",
+            format!("{:?}", self.ack_wait),
+            "it has to be at least 1s".to_owned(),
+        )?;
+        check(
+            self.max_held >= self.max_held_per_partition,
+            "max_held",
+            self.max_held.to_string(),
+            format!(
+                "it has to be at least max_held_per_partition ({})",
+                self.max_held_per_partition
+            ),
+        )?;
+        check(
+            is_bucket_name(&self.bucket),
+            "bucket",
+            format!("{:?}", self.bucket),
+            "it has to be one or more of A-Z, a-z, 0-9, '-' and '_'".to_owned(),
+        )?;
+        check(
+            matches!(self.bucket_replicas, 1 | 3 | 5),
+            "bucket_replicas",
+            self.bucket_replicas.to_string(),
+            "it has to be 1, 3 or 5".to_owned(),
+        )
+    }
+}
+
+fn is_bucket_name(name: &str) -> bool {
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(settings: &Settings) -> &'static str {
+        settings.validate().unwrap_err().field
+    }
+
+    #[test]
+    fn the_defaults_are_valid_and_so_is_a_sub_second_session() {
+        Settings::default().validate().unwrap();
+        let session_timeout = MIN_SESSION_TIMEOUT;
+        let settings = Settings {
+            session_timeout,
+            ..Settings::default()
+        };
+        settings.validate().unwrap();
+    }
+
+    #[test]
+    fn each_impossible_setting_is_named() {
+        let ok = Settings::default;
+        let tiny = Duration::from_millis(100);
+        assert_eq!(
+            refused(&Settings {
+                session_timeout: tiny,
+                ..ok()
+            }),
+            "session_timeout"
+        );
+        let slow = Some(Duration::from_secs(2));
+        assert_eq!(
+            refused(&Settings {
+                heartbeat_interval: slow,
+                ..ok()
+            }),
+            "session_timeout"
+        );
+        assert_eq!(
+            refused(&Settings {
+                heartbeat_interval: Some(Duration::ZERO),
+                ..ok()
+            }),
+            "heartbeat_interval"
+        );
+        assert_eq!(
+            refused(&Settings {
+                cancel_grace: slow,
+                ..ok()
+            }),
+            "cancel_grace"
+        );
+        assert_eq!(
+            refused(&Settings {
+                drain_timeout: Duration::ZERO,
+                ..ok()
+            }),
+            "drain_timeout"
+        );
+        assert_eq!(refused(&Settings { ack_wait: tiny, ..ok() }), "ack_wait");
+        assert_eq!(
+            refused(&Settings {
+                max_held: number(1),
+                ..ok()
+            }),
+            "max_held"
+        );
+        assert_eq!(
+            refused(&Settings {
+                bucket: "a.b".into(),
+                ..ok()
+            }),
+            "bucket"
+        );
+        assert_eq!(
+            refused(&Settings {
+                bucket: String::new(),
+                ..ok()
+            }),
+            "bucket"
+        );
+        assert_eq!(
+            refused(&Settings {
+                bucket_replicas: 2,
+                ..ok()
+            }),
+            "bucket_replicas"
+        );
+        let retry = RetryPolicy {
+            max: Duration::ZERO,
+            ..RetryPolicy::default()
+        };
+        assert_eq!(refused(&Settings { retry, ..ok() }), "retry.max");
+    }
+
+    #[test]
+    fn an_error_says_what_is_wrong_what_was_found_and_what_to_do() {
+        let settings = Settings {
+            bucket_replicas: 2,
+            ..Settings::default()
+        };
+        let text = settings.validate().unwrap_err().to_string();
+        assert_eq!(text, "the setting bucket_replicas is 2, but it has to be 1, 3 or 5");
+    }
+}

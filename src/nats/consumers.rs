@@ -1,0 +1,122 @@
+//! The group's consumers on the stream: one filter each, never edited, named by their epoch.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull::Config;
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, ReplayPolicy};
+use async_nats::jetstream::context::ConsumerInfoErrorKind;
+use async_nats::jetstream::stream::{ConsumerCreateStrictErrorKind, ConsumerErrorKind};
+use futures_util::TryStreamExt;
+
+use crate::engine::{ConsumerSpec, CreateFault, Fault, Position, Retention};
+use crate::names::ConsumerName;
+
+use super::Nats;
+use super::bucket::chain;
+
+/// The server's error codes that mean something to the protocol.
+const CONSUMER_NOT_FOUND: u64 = 10014;
+const FILTER_NOT_UNIQUE: u64 = 10100;
+
+/// What all consumers of a member have in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConsumerSettings {
+    pub(crate) retention: Retention,
+    pub(crate) ack_wait: Duration,
+    pub(crate) max_ack_pending: i64,
+}
+
+impl Nats {
+    /// The names of the group's consumers.
+    pub(crate) async fn list_consumers(&self) -> Result<Vec<ConsumerName>, Fault> {
+        let stream = self.stream_handle().await.map_err(|error| Fault(error.to_string()))?;
+        let names: Vec<String> = stream
+            .consumer_names()
+            .try_collect()
+            .await
+            .map_err(|error| Fault(chain(&error)))?;
+        let ours = names.iter().filter_map(|name| ConsumerName::parse(name));
+        Ok(ours.filter(|name| name.group == self.group).collect())
+    }
+
+    /// How far a consumer is. `None` only on the server's word that it does not exist.
+    pub(crate) async fn inspect_consumer(&self, name: &ConsumerName) -> Result<Option<Position>, Fault> {
+        let stream = self.stream_handle().await.map_err(|error| Fault(error.to_string()))?;
+        match stream.consumer_info(name.to_string()).await {
+            Ok(info) => Ok(Some(Position {
+                ack_floor: info.ack_floor.stream_sequence,
+                start: match info.config.deliver_policy {
+                    DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
+                    _ => 0,
+                },
+            })),
+            Err(error) => match error.kind() {
+                ConsumerInfoErrorKind::NotFound => Ok(None),
+                ConsumerInfoErrorKind::JetStream(inner) if inner.error_code().0 == CONSUMER_NOT_FOUND => Ok(None),
+                _ => Err(Fault(chain(&error))),
+            },
+        }
+    }
+
+    /// Creates a consumer, refusing to change one that exists.
+    pub(crate) async fn create_consumer(
+        &self,
+        spec: &ConsumerSpec,
+        settings: ConsumerSettings,
+    ) -> Result<(), CreateFault> {
+        let stream = self
+            .stream_handle()
+            .await
+            .map_err(|error| CreateFault::Unknown(error.to_string()))?;
+        match stream.create_consumer_strict(self.consumer_config(spec, settings)).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.kind() {
+                ConsumerCreateStrictErrorKind::AlreadyExists => CreateFault::Exists,
+                ConsumerCreateStrictErrorKind::JetStream(inner) if inner.error_code().0 == FILTER_NOT_UNIQUE => {
+                    CreateFault::Overlap(chain(&error))
+                }
+                _ => CreateFault::Unknown(chain(&error)),
+            }),
+        }
+    }
+
+    fn consumer_config(&self, spec: &ConsumerSpec, settings: ConsumerSettings) -> Config {
+        let name = &spec.name;
+        let metadata = [
+            ("jetring-group", name.group.to_string()),
+            ("jetring-partition", name.partition.to_string()),
+            ("jetring-epoch", name.epoch.to_string()),
+        ];
+        Config {
+            durable_name: Some(name.to_string()),
+            filter_subject: spec.filter.to_string(),
+            deliver_policy: match settings.retention {
+                // A work-queue stream takes no other: what is left in it is what is to be done.
+                Retention::WorkQueue => DeliverPolicy::All,
+                Retention::Limits | Retention::Interest => DeliverPolicy::ByStartSequence {
+                    start_sequence: spec.start.max(1),
+                },
+            },
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: settings.ack_wait,
+            max_deliver: -1,
+            max_ack_pending: settings.max_ack_pending,
+            replay_policy: ReplayPolicy::Instant,
+            metadata: HashMap::from(metadata.map(|(key, value)| (key.to_owned(), value))),
+            ..Config::default()
+        }
+    }
+
+    /// Deletes a consumer; one that does not exist is fine.
+    pub(crate) async fn delete_consumer(&self, name: &ConsumerName) -> Result<(), Fault> {
+        let stream = self.stream_handle().await.map_err(|error| Fault(error.to_string()))?;
+        match stream.delete_consumer(&name.to_string()).await {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                ConsumerErrorKind::JetStream(inner) if inner.error_code().0 == CONSUMER_NOT_FOUND => Ok(()),
+                _ => Err(Fault(chain(&error))),
+            },
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The typed records of one group, on top of the bucket.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::engine::{Fault, GroupView, Seen, WatchScope, WriteFault};
+use crate::error::Error;
+use crate::ids::{MemberId, Partition, Revision};
+use crate::records::{AssignmentRecord, ClaimRecord, Entry, KeyKind, Keys, MemberRecord, ProgressRecord, decode, encode};
+
+use super::bucket::{Bucket, RawEntry};
+
+/// The records of one group.
+#[derive(Debug, Clone)]
+pub(crate) struct Records {
+    bucket: Bucket,
+    keys: Keys,
+}
+
+impl Records {
+    pub(crate) fn new(bucket: Bucket, keys: Keys) -> Self {
+        Self { bucket, keys }
+    }
+
+    async fn read<T: DeserializeOwned>(&self, key: &str) -> Result<Entry<T>, Fault> {
+        typed(&self.bucket.read(key).await.map_err(fault)?)
+    }
+
+    async fn write<T: Serialize>(&self, key: &str, record: &T, expected: Revision) -> Result<Revision, WriteFault> {
+        self.bucket.write(key, encode(record), expected).await
+    }
+
+    pub(crate) async fn read_member(&self, id: &MemberId) -> Result<Entry<MemberRecord>, Fault> {
+        self.read(&self.keys.member(id)).await
+    }
+
+    pub(crate) async fn write_member(
+        &self,
+        id: &MemberId,
+        record: &MemberRecord,
+        expected: Revision,
+    ) -> Result<Revision, WriteFault> {
+        self.write(&self.keys.member(id), record, expected).await
+    }
+
+    pub(crate) async fn purge_member(&self, id: &MemberId, expected: Revision) -> Result<Revision, WriteFault> {
+        self.bucket.purge(&self.keys.member(id), expected).await
+    }
+
+    pub(crate) async fn read_group(&self) -> Result<GroupView, Fault> {
+        let mut members = BTreeMap::new();
+        for entry in self.bucket.list(&self.keys.members()).await.map_err(fault)? {
+            if let Some(KeyKind::Member(id)) = self.keys.kind(&entry.key) {
+                members.insert(id, typed(&entry)?);
+            }
+        }
+        let assignment = self.read_assignment().await?;
+        Ok(GroupView { members, assignment })
+    }
+
+    pub(crate) async fn read_assignment(&self) -> Result<Entry<AssignmentRecord>, Fault> {
+        self.read(&self.keys.assignment()).await
+    }
+
+    pub(crate) async fn write_assignment(
+        &self,
+        record: &AssignmentRecord,
+        expected: Revision,
+    ) -> Result<Revision, WriteFault> {
+        self.write(&self.keys.assignment(), record, expected).await
+    }
+
+    pub(crate) async fn read_claim(&self, partition: Partition) -> Result<Entry<ClaimRecord>, Fault> {
+        self.read(&self.keys.claim(partition)).await
+    }
+
+    pub(crate) async fn read_claims(&self) -> Result<BTreeMap<Partition, Entry<ClaimRecord>>, Fault> {
+        let mut claims = BTreeMap::new();
+        for entry in self.bucket.list(&self.keys.claims()).await.map_err(fault)? {
+            if let Some(KeyKind::Claim(partition)) = self.keys.kind(&entry.key) {
+                claims.insert(partition, typed(&entry)?);
+            }
+        }
+        Ok(claims)
+    }
+
+    pub(crate) async fn write_claim(
+        &self,
+        partition: Partition,
+        record: &ClaimRecord,
+        expected: Revision,
+    ) -> Result<Revision, WriteFault> {
+        self.write(&self.keys.claim(partition), record, expected).await
+    }
+
+    pub(crate) async fn read_progress(&self, partition: Partition) -> Result<Entry<ProgressRecord>, Fault> {
+        self.read(&self.keys.progress(partition)).await
+    }
+
+    pub(crate) async fn write_progress(
+        &self,
+        partition: Partition,
+        record: &ProgressRecord,
+        expected: Revision,
+    ) -> Result<Revision, WriteFault> {
+        self.write(&self.keys.progress(partition), record, expected).await
+    }
+
+    /// Watches the group for ever. What cannot be read is logged and left out: the reads from the leader report it.
+    pub(crate) async fn watch(&self, scope: &WatchScope, mut on_seen: impl FnMut(Seen)) {
+        let mut patterns = vec![self.keys.assignment(), self.keys.claims()];
+        match scope {
+            WatchScope::AllMembers => patterns.push(self.keys.members()),
+            WatchScope::Members(ids) => patterns.extend(ids.iter().map(|id| self.keys.member(id))),
+        }
+        let on_entry = |entry: RawEntry| match self.seen(&entry) {
+            Ok(Some(seen)) => on_seen(seen),
+            Ok(None) => {}
+            Err(fault) => tracing::warn!(key = entry.key, %fault, "the watch showed a record that cannot be read"),
+        };
+        self.bucket.watch(&patterns, on_entry).await;
+    }
+
+    fn seen(&self, entry: &RawEntry) -> Result<Option<Seen>, Fault> {
+        Ok(match self.keys.kind(&entry.key) {
+            Some(KeyKind::Member(id)) => Some(Seen::Member(id, typed(entry)?)),
+            Some(KeyKind::Assignment) => Some(Seen::Assignment(typed(entry)?)),
+            Some(KeyKind::Claim(partition)) => Some(Seen::Claim(partition, typed(entry)?)),
+            Some(KeyKind::Config | KeyKind::Progress(_)) | None => None,
+        })
+    }
+}
+
+pub(crate) fn typed<T: DeserializeOwned>(entry: &RawEntry) -> Result<Entry<T>, Fault> {
+    let value = match &entry.value {
+        Some(text) => Some(decode(&entry.key, text).map_err(|error| Fault(error.to_string()))?),
+        None => None,
+    };
+    Ok(Entry {
+        value,
+        revision: entry.revision,
+    })
+}
+
+fn fault(error: Error) -> Fault {
+    Fault(error.to_string())
+}
