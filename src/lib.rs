@@ -1,3 +1,4 @@
 //! jetring
 pub mod ids;
+pub mod lanes;
 pub mod time;
