@@ -1,0 +1,203 @@
+//! Everything the lanes can ask for: the catalogue of their side effects.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::filter::Filter;
+use super::marks::Marks;
+use crate::ids::{Epoch, FencingToken, Partition};
+
+/// One run of a handler; also names the dead letter that came of it. Never used twice in the life of a member's lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(pub u64);
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A message as a consumer delivered it.
+#[derive(Debug, Clone)]
+pub struct Delivered<M> {
+    /// The sequence that order and marks go by: of the stream, or of the origin if the stream is a sourced copy.
+    pub stream_sequence: u64,
+    /// The consumer's own count of deliveries, from 1 in every epoch.
+    pub consumer_sequence: u64,
+    /// Store time in nanoseconds since the Unix epoch. Of a sourced copy always 0: a copy made again has a new time.
+    pub time: u64,
+    /// The key whose order is kept. A key belongs to one filter.
+    pub key: Arc<str>,
+    /// Where to send the ack.
+    pub reply: Arc<str>,
+    /// Size of subject, headers and payload.
+    pub bytes: usize,
+    /// The payload as the handler gets it; cloned for every attempt.
+    pub message: M,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The handler succeeded.
+    Success,
+    /// It failed (an error, a panic, a time-out) and the message is to be tried again.
+    Retry {
+        /// The delay it asks for; otherwise the backoff of the settings.
+        after: Option<Duration>,
+        /// What went wrong.
+        error: String,
+    },
+    /// The message can never succeed: it becomes a dead letter.
+    Reject {
+        /// Why.
+        error: String,
+    },
+    /// The handler ended because it was told to; the message stays unfinished and the attempt does not count.
+    Cancelled,
+}
+
+/// What the driver is to do. Actions are independent of each other except that those of one partition keep their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action<M> {
+    /// Run the handler, then call [`Lanes::ended`](super::Lanes::ended).
+    Run(Run<M>),
+    /// Cancel a handler; it is still running until [`Lanes::ended`](super::Lanes::ended) says otherwise.
+    Cancel {
+        /// The run.
+        run: RunId,
+    },
+    /// The message is finished.
+    Ack {
+        /// Reply subject of its latest delivery.
+        reply: Arc<str>,
+    },
+    /// The message is finished as a dead letter.
+    Terminate {
+        /// Reply subject of its latest delivery.
+        reply: Arc<str>,
+    },
+    /// The message is still held: restart its `ack_wait`.
+    InProgress {
+        /// Reply subject of its latest delivery.
+        reply: Arc<str>,
+    },
+    /// Issue one pull request.
+    Pull {
+        /// The partition.
+        partition: Partition,
+        /// The filter.
+        filter: Filter,
+        /// The consumer to ask.
+        epoch: Epoch,
+        /// How many messages to ask for.
+        messages: usize,
+    },
+    /// A delivery was lost: open the filter's next consumer at its floor, then call [`Lanes::reopen`](super::Lanes::reopen).
+    Reopen {
+        /// The partition.
+        partition: Partition,
+        /// The filter.
+        filter: Filter,
+        /// The epoch that is over.
+        epoch: Epoch,
+        /// What shows it.
+        gap: Gap,
+    },
+    /// Store a dead letter with a confirmed publish, then call [`Lanes::dead_lettered`](super::Lanes::dead_lettered).
+    DeadLetter(DeadLetter<M>),
+    /// A dead letter could not be stored. Its key waits until it can be; said once per message.
+    Parked(Parked),
+    /// After [`Lanes::stop`](super::Lanes::stop): nothing of the partition runs any more. Said once.
+    Drained {
+        /// The partition.
+        partition: Partition,
+        /// The tenure.
+        token: FencingToken,
+        /// The final marks per filter.
+        marks: BTreeMap<Filter, Marks>,
+    },
+    /// After [`Lanes::close`](super::Lanes::close): the last handler of the tenure has ended. Said once.
+    Ended {
+        /// The partition.
+        partition: Partition,
+        /// The tenure.
+        token: FencingToken,
+    },
+}
+
+/// One attempt at one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run<M> {
+    /// Names the run.
+    pub run: RunId,
+    /// The partition.
+    pub partition: Partition,
+    /// The filter.
+    pub filter: Filter,
+    /// The tenure, for a database to refuse stale writes by.
+    pub token: FencingToken,
+    /// The key.
+    pub key: Arc<str>,
+    /// 1 plus the number of attempts that failed, in earlier tenures too.
+    pub attempt: u32,
+    /// The message's sequence.
+    pub stream_sequence: u64,
+    /// Its store time, nanoseconds since the Unix epoch.
+    pub time: u64,
+    /// The message.
+    pub message: M,
+}
+
+/// A message that is given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter<M> {
+    /// The run that failed last; names the dead letter in the answer.
+    pub run: RunId,
+    /// The partition.
+    pub partition: Partition,
+    /// The filter.
+    pub filter: Filter,
+    /// The tenure.
+    pub token: FencingToken,
+    /// The key.
+    pub key: Arc<str>,
+    /// How many attempts failed.
+    pub attempts: u32,
+    /// The message's sequence.
+    pub stream_sequence: u64,
+    /// Its store time, nanoseconds since the Unix epoch.
+    pub time: u64,
+    /// What the last attempt failed with.
+    pub error: String,
+    /// The message.
+    pub message: M,
+}
+
+/// A key that waits because its dead letter cannot be stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parked {
+    /// The partition.
+    pub partition: Partition,
+    /// The filter.
+    pub filter: Filter,
+    /// The key.
+    pub key: Arc<str>,
+    /// The sequence of the message that is to become a dead letter.
+    pub stream_sequence: u64,
+    /// What its last attempt failed with.
+    pub error: String,
+    /// Why the dead letter could not be stored.
+    pub store_error: String,
+}
+
+/// A consumer sequence that is not the one after the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    /// The consumer sequence that had to come.
+    pub expected: u64,
+    /// The one that came.
+    pub found: u64,
+}

@@ -1,0 +1,221 @@
+//! What a delivery is, and what becomes of it.
+
+use std::sync::Arc;
+
+use super::Lanes;
+use super::action::{Action, Delivered, Gap, RunId};
+use super::filter::Filter;
+use super::floor::Seen;
+use super::lane::{Lane, LaneId, State};
+use super::partition::{Entry, FilterId, Phase};
+use super::timers::Timer;
+use crate::ids::{Epoch, Partition};
+use crate::time::Time;
+
+impl<M: Clone> Lanes<M> {
+    /// A consumer delivered a message. What comes from another epoch than the current one is ignored.
+    ///
+    /// A new message joins the lane of its key; one that is held or running is only known by its new reply subject from now on; one
+    /// that is finished is acked. A consumer sequence that is not the next one ends the epoch: [`Action::Reopen`].
+    pub fn deliver(&mut self, now: Time, partition: Partition, filter: &Filter, epoch: Epoch, delivered: Delivered<M>) {
+        let Some(id) = self.current(partition, filter, epoch) else {
+            return;
+        };
+        self.give_back(id, 1);
+        if self.phase(partition) != Some(Phase::Serving) {
+            self.answer_known(id, delivered);
+        } else if self.is_next(id, delivered.consumer_sequence) {
+            self.accept(now, id, delivered);
+        }
+    }
+
+    /// Checks the consumer sequence; a gap ends the epoch.
+    fn is_next(&mut self, id: FilterId, found: u64) -> bool {
+        let Some(filter) = self.filters.get_mut(&id).filter(|filter| !filter.lost) else {
+            return false;
+        };
+        let expected = filter.expected;
+        if found == expected {
+            filter.expected += 1;
+            return true;
+        }
+        filter.lost = true;
+        let reopen = Action::Reopen {
+            partition: filter.partition,
+            filter: filter.name.clone(),
+            epoch: filter.epoch,
+            gap: Gap { expected, found },
+        };
+        self.actions.push_back(reopen);
+        self.give_back_all(id);
+        false
+    }
+
+    fn accept(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
+        self.forget_replaced(id, delivered.stream_sequence, delivered.time);
+        let Some(filter) = self.filters.get_mut(&id) else {
+            return;
+        };
+        let partition = filter.partition;
+        let before = filter.floor.mark();
+        let seen = filter.floor.deliver(delivered.stream_sequence, delivered.time);
+        if seen == Seen::Younger {
+            filter.attempts.split_off(&delivered.stream_sequence);
+        }
+        if filter.floor.mark() != before {
+            filter.forget_passed_attempts();
+            self.changed(partition);
+        }
+        match seen {
+            Seen::Finished => self.actions.push_back(Action::Ack { reply: delivered.reply }),
+            Seen::Unfinished => self.refresh(now, id, delivered),
+            Seen::New | Seen::Younger => self.hold(now, id, delivered),
+        }
+    }
+
+    /// While a partition drains, nothing new is taken, and the floor passes nothing; but what runs is acked to its latest delivery.
+    fn answer_known(&mut self, id: FilterId, delivered: Delivered<M>) {
+        let Some(filter) = self.filters.get_mut(&id) else {
+            return;
+        };
+        let Delivered {
+            stream_sequence: sequence,
+            time,
+            reply,
+            ..
+        } = delivered;
+        match filter.entries.get_mut(&sequence) {
+            Some(entry) if entry.time == time => entry.reply = reply,
+            Some(_) => {}
+            None if filter.floor.is_finished(sequence, time) => self.actions.push_back(Action::Ack { reply }),
+            None => {}
+        }
+    }
+
+    /// Delivered again: the ack goes to this reply subject, and `ack_wait` starts anew.
+    fn refresh(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
+        let sequence = delivered.stream_sequence;
+        let keep_at = self.keep_after(now);
+        if let Some(entry) = self
+            .filters
+            .get_mut(&id)
+            .and_then(|filter| filter.entries.get_mut(&sequence))
+        {
+            self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
+            self.timers.insert((keep_at, Timer::Keep(id, sequence)));
+            entry.keep_at = keep_at;
+            entry.reply = delivered.reply;
+        }
+    }
+
+    /// A new message joins the lane of its key.
+    fn hold(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
+        let sequence = delivered.stream_sequence;
+        let keep_at = self.keep_after(now);
+        let lane = self.lane_of(id, &delivered.key);
+        let Some(filter) = self.filters.get_mut(&id) else {
+            return;
+        };
+        let entry = Entry {
+            lane,
+            time: delivered.time,
+            reply: delivered.reply,
+            message: delivered.message,
+            keep_at,
+        };
+        filter.entries.insert(sequence, entry);
+        self.timers.insert((keep_at, Timer::Keep(id, sequence)));
+        self.held += 1;
+        if let Some(tenure) = self.tenures.get_mut(&filter.partition) {
+            tenure.held += 1;
+        }
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.insert(sequence);
+        }
+        self.settle(lane);
+    }
+
+    /// The lane of a key; made if it has none.
+    fn lane_of(&mut self, id: FilterId, key: &Arc<str>) -> LaneId {
+        let new = LaneId(self.next_id());
+        let Some(filter) = self.filters.get_mut(&id) else {
+            return new;
+        };
+        let lane = *filter.keys.entry(key.clone()).or_insert(new);
+        self.lanes.entry(lane).or_insert_with(|| Lane::new(id, key.clone()));
+        lane
+    }
+
+    /// Another message under the sequence of one that is held shows that the stream is younger: the one held is no longer stored
+    /// anywhere, and an ack for it would end the other.
+    fn forget_replaced(&mut self, id: FilterId, sequence: u64, time: u64) {
+        let Some(filter) = self.filters.get_mut(&id) else {
+            return;
+        };
+        let Some(entry) = filter.entries.remove(&sequence) else {
+            return;
+        };
+        if entry.time == time {
+            filter.entries.insert(sequence, entry);
+            return;
+        }
+        filter.floor.forget(sequence);
+        filter.floor.truncate(sequence.saturating_sub(1));
+        filter.attempts.split_off(&sequence);
+        filter.started.remove(&sequence);
+        let partition = filter.partition;
+        self.changed(partition);
+        self.let_go(partition, id, sequence, &entry);
+        self.detach(partition, entry.lane, sequence);
+        self.settle(entry.lane);
+    }
+
+    /// Parts a lane from a message that it no longer has, whatever it was doing about it.
+    fn detach(&mut self, partition: Partition, lane: LaneId, sequence: u64) {
+        let Some(state) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        let was_first = state.first() == Some(sequence);
+        state.remove(sequence);
+        match &state.state {
+            State::Running { run, sequence: running } if *running == sequence => {
+                if let Some(running) = self.runs.get_mut(run) {
+                    running.replaced = true;
+                }
+            }
+            State::Burying(burial) if burial.sequence == sequence => {
+                let run = burial.run;
+                state.state = State::Ready;
+                self.buried(partition, run);
+            }
+            State::Parked { until, burial } if burial.sequence == sequence => {
+                self.timers.remove(&(*until, Timer::Lane(lane)));
+                self.burials.remove(&burial.run);
+                state.state = State::Ready;
+            }
+            State::Waiting { until } if was_first => {
+                self.timers.remove(&(*until, Timer::Lane(lane)));
+                state.state = State::Ready;
+            }
+            _ => {}
+        }
+    }
+
+    /// A dead letter is no longer on its way.
+    pub(super) fn buried(&mut self, partition: Partition, run: RunId) {
+        self.burials.remove(&run);
+        if let Some(tenure) = self.tenures.get_mut(&partition) {
+            tenure.burying -= 1;
+        }
+    }
+
+    /// Takes a message that is no longer held out of the counts. Its lane and its marks are the caller's.
+    pub(super) fn let_go(&mut self, partition: Partition, id: FilterId, sequence: u64, entry: &Entry<M>) {
+        self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
+        self.held -= 1;
+        if let Some(tenure) = self.tenures.get_mut(&partition) {
+            tenure.held -= 1;
+        }
+        self.wanting.insert(id);
+    }
+}

@@ -1,0 +1,121 @@
+//! The in-order queue of one key.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::action::RunId;
+use super::partition::FilterId;
+use crate::time::Time;
+
+/// Names a lane. Never used twice, so that a reference that outlived its lane finds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct LaneId(pub(super) u64);
+
+/// The unfinished messages of one key, and what is being done about the first of them.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) filter: FilterId,
+    pub(super) key: Arc<str>,
+    /// Ascending sequences. The one that `state` names is among them until it is finished.
+    queue: VecDeque<u64>,
+    pub(super) state: State,
+    /// Whether the lane stands in its partition's line of lanes that are ready.
+    pub(super) lined_up: bool,
+}
+
+/// What a lane is doing. At most one thing: this is why a key never has two handlers.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Nothing: its first message may run.
+    Ready,
+    /// A handler runs.
+    Running {
+        /// The run.
+        run: RunId,
+        /// Its message.
+        sequence: u64,
+    },
+    /// The first message failed and is tried again later.
+    Waiting {
+        /// When.
+        until: Time,
+    },
+    /// The first message's dead letter is being stored.
+    Burying(Burial),
+    /// The dead letter could not be stored and is tried again later.
+    Parked {
+        /// When.
+        until: Time,
+        /// The dead letter.
+        burial: Burial,
+    },
+}
+
+/// A message on its way to become a dead letter.
+#[derive(Debug, Clone)]
+pub(super) struct Burial {
+    pub(super) run: RunId,
+    pub(super) sequence: u64,
+    pub(super) error: String,
+    /// How often it could not be stored.
+    pub(super) failures: u32,
+    /// Why not, the last time.
+    pub(super) store_error: String,
+}
+
+impl Lane {
+    pub(super) fn new(filter: FilterId, key: Arc<str>) -> Self {
+        Self {
+            filter,
+            key,
+            queue: VecDeque::new(),
+            state: State::Ready,
+            lined_up: false,
+        }
+    }
+
+    /// Puts a sequence in its place. A consumer delivers ascending sequences, and what was lost in a gap lies above all that were
+    /// accepted, so that the place is the end; it is looked up all the same, for streams that were put back and copied again.
+    pub(super) fn insert(&mut self, sequence: u64) {
+        match self.queue.back() {
+            Some(&last) if sequence <= last => {
+                if let Err(place) = self.queue.binary_search(&sequence) {
+                    self.queue.insert(place, sequence);
+                }
+            }
+            _ => self.queue.push_back(sequence),
+        }
+    }
+
+    pub(super) fn remove(&mut self, sequence: u64) {
+        if let Ok(place) = self.queue.binary_search(&sequence) {
+            self.queue.remove(place);
+        }
+    }
+
+    /// The next message to run.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.queue.front().copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready) && !self.queue.is_empty()
+    }
+
+    /// Whether the lane is of no more use.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Ready) && self.queue.is_empty()
+    }
+
+    /// When the lane's state is to be looked at again.
+    pub(super) fn due(&self) -> Option<Time> {
+        match self.state {
+            State::Waiting { until } | State::Parked { until, .. } => Some(until),
+            State::Ready | State::Running { .. } | State::Burying(_) => None,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Delivery inside one member: order per key, parallel keys, what is finished, retries, and how much to pull.
+//!
+//! ```text
+//!  consumer ──deliver──▶ filter ──▶ lane of the key ──dispatch──▶ handler ──ended──▶ floor and ranges ──▶ ack
+//!      ▲  gap: reopen      │              ▲   └── failed: waits, is tried again, or becomes a dead letter
+//!      └────── pull ◀── room              └────── its next message
+//! ```
+//!
+//! Nothing in here knows a clock, a socket or a task. The driver calls a method for what happened, passing the time, and then takes
+//! the [`actions`](Lanes::actions) it is to carry out. Handlers start only by [`dispatch`](Lanes::dispatch), so that the driver can
+//! check its lease before. The same calls give the same actions, always: simulations and property tests run this very code.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `filter`, `marks` | the names and numbers of the progress record |
+//! | `floor` | which messages are finished |
+//! | `lane`, `partition` | the state: a key's queue, a filter, a tenure |
+//! | `tenure` | open, re-open, stop, cancel, close |
+//! | `delivery` | a delivery: new, known, finished, out of sequence |
+//! | `dispatch` | which message runs next |
+//! | `outcome`, `retry` | how runs end; dead letters; how long to wait |
+//! | `timers` | retries and in-progress acks that are due |
+//! | `pull` | room, and asking for messages |
+//! | `status`, `settings`, `action` | what is shown, what is set, what is asked of the driver |
+
+mod action;
+mod delivery;
+mod dispatch;
+mod filter;
+mod floor;
+mod lane;
+mod marks;
+mod outcome;
+mod partition;
+mod pull;
+mod retry;
+mod settings;
+mod status;
+mod tenure;
+#[cfg(test)]
+mod tests;
+mod timers;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use self::action::{Action, DeadLetter, Delivered, Gap, Outcome, Parked, Run, RunId};
+pub use self::filter::Filter;
+pub use self::marks::{Mark, Marks, Range};
+pub use self::partition::Phase;
+pub use self::settings::{Retry, Settings};
+pub use self::status::{FilterStatus, KeyDepth, PartitionStatus, Status};
+
+use self::lane::{Lane, LaneId};
+use self::partition::{FilterId, FilterState, Tenure};
+use self::timers::Timer;
+use crate::ids::{Epoch, FencingToken, Partition};
+use crate::time::Time;
+
+/// All lanes of one member.
+///
+/// `M` is the message as the handler gets it; it is cloned for every attempt, so let it be cheap to clone.
+#[derive(Debug)]
+pub struct Lanes<M> {
+    settings: Settings,
+    seed: u64,
+    tenures: BTreeMap<Partition, Tenure>,
+    filters: BTreeMap<FilterId, FilterState<M>>,
+    lanes: BTreeMap<LaneId, Lane>,
+    runs: BTreeMap<RunId, Running>,
+    /// Dead letters being stored or waiting to be, with the lane they hold up.
+    burials: BTreeMap<RunId, LaneId>,
+    /// Handlers of closed tenures that have not ended, by partition and tenure.
+    leftover: BTreeMap<(Partition, FencingToken), usize>,
+    /// The partitions with lanes that may run, in turn.
+    line: VecDeque<Partition>,
+    timers: BTreeSet<(Time, Timer)>,
+    /// Filters that may have room to pull.
+    wanting: BTreeSet<FilterId>,
+    /// The filter after which the next look for room begins.
+    pulled_last: FilterId,
+    held: usize,
+    outstanding: usize,
+    next_id: u64,
+    actions: VecDeque<Action<M>>,
+}
+
+/// A handler that runs.
+#[derive(Debug)]
+struct Running {
+    partition: Partition,
+    token: FencingToken,
+    filter: FilterId,
+    lane: LaneId,
+    sequence: u64,
+    cancelled: bool,
+    /// Whether another message took the sequence of this one: the outcome says nothing about it.
+    replaced: bool,
+}
+
+impl<M: Clone> Lanes<M> {
+    /// Lanes that own nothing. `seed` spreads retry delays, and should differ between members.
+    pub fn new(settings: Settings, seed: u64) -> Self {
+        Self {
+            settings,
+            seed,
+            tenures: BTreeMap::new(),
+            filters: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            burials: BTreeMap::new(),
+            leftover: BTreeMap::new(),
+            line: VecDeque::new(),
+            timers: BTreeSet::new(),
+            wanting: BTreeSet::new(),
+            pulled_last: FilterId(0),
+            held: 0,
+            outstanding: 0,
+            next_id: 0,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Takes what is to be done, in order.
+    pub fn actions(&mut self) -> impl Iterator<Item = Action<M>> + '_ {
+        self.pull();
+        self.actions.drain(..)
+    }
+
+    /// One counter for all names, so that none is used twice.
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// The filter whose current consumer is the one of `epoch`.
+    fn current(&self, partition: Partition, filter: &Filter, epoch: Epoch) -> Option<FilterId> {
+        let id = *self.tenures.get(&partition)?.filters.get(filter)?;
+        (self.filters.get(&id)?.epoch == epoch).then_some(id)
+    }
+
+    fn phase(&self, partition: Partition) -> Option<Phase> {
+        self.tenures.get(&partition).map(|tenure| tenure.phase)
+    }
+
+    fn changed(&mut self, partition: Partition) {
+        if let Some(tenure) = self.tenures.get_mut(&partition) {
+            tenure.changes += 1;
+        }
+    }
+}

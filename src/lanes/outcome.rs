@@ -1,0 +1,205 @@
+//! How runs end: success, retry, dead letter.
+
+use std::time::Duration;
+
+use super::action::{Action, DeadLetter, Outcome, Parked, RunId};
+use super::lane::{Burial, LaneId, State};
+use super::partition::FilterId;
+use super::retry::backoff;
+use super::timers::Timer;
+use super::{Lanes, Running};
+use crate::time::Time;
+
+impl<M: Clone> Lanes<M> {
+    /// A handler has really ended. After [`close`](Self::close) its outcome no longer counts.
+    pub fn ended(&mut self, now: Time, run: RunId, outcome: Outcome) {
+        let Some(running) = self.runs.remove(&run) else {
+            return;
+        };
+        let tenure = self
+            .tenures
+            .get_mut(&running.partition)
+            .filter(|tenure| tenure.token == running.token);
+        let Some(tenure) = tenure else {
+            return self.leftover_ended(running.partition, running.token);
+        };
+        tenure.running -= 1;
+        tenure.changes += 1;
+        if let Some(lane) = self.lanes.get_mut(&running.lane) {
+            lane.state = State::Ready;
+        }
+        if !running.replaced {
+            self.conclude(now, run, &running, outcome);
+        }
+        self.settle(running.lane);
+        self.drained(running.partition);
+    }
+
+    fn conclude(&mut self, now: Time, run: RunId, running: &Running, outcome: Outcome) {
+        let Some(filter) = self.filters.get_mut(&running.filter) else {
+            return;
+        };
+        filter.started.remove(&running.sequence);
+        match outcome {
+            Outcome::Success => {
+                if let Some(reply) = self.finish(running.filter, running.lane, running.sequence) {
+                    self.actions.push_back(Action::Ack { reply });
+                }
+            }
+            Outcome::Retry { after, error } => self.failed(now, run, running, after, error),
+            Outcome::Reject { error } => {
+                self.count_failure(running);
+                self.bury_new(run, running, error);
+            }
+            Outcome::Cancelled => {}
+        }
+    }
+
+    /// One more attempt failed; how many that makes.
+    fn count_failure(&mut self, running: &Running) -> u32 {
+        let Some(filter) = self.filters.get_mut(&running.filter) else {
+            return 0;
+        };
+        let attempts = filter.attempts.entry(running.sequence).or_default();
+        *attempts = attempts.saturating_add(1);
+        *attempts
+    }
+
+    fn failed(&mut self, now: Time, run: RunId, running: &Running, after: Option<Duration>, error: String) {
+        let failed = self.count_failure(running);
+        if self.settings.retry.max_attempts.is_some_and(|max| failed >= max.get()) {
+            return self.bury_new(run, running, error);
+        }
+        let delay = after.unwrap_or_else(|| self.backoff(running.sequence, failed));
+        self.set_waiting(running.lane, now + delay);
+    }
+
+    fn backoff(&self, sequence: u64, failed: u32) -> Duration {
+        backoff(&self.settings.retry, self.seed, sequence, failed)
+    }
+
+    fn set_waiting(&mut self, id: LaneId, until: Time) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.state = State::Waiting { until };
+            self.timers.insert((until, Timer::Lane(id)));
+        }
+    }
+
+    fn bury_new(&mut self, run: RunId, running: &Running, error: String) {
+        let burial = Burial {
+            run,
+            sequence: running.sequence,
+            error,
+            failures: 0,
+            store_error: String::new(),
+        };
+        self.bury(running.lane, burial);
+    }
+
+    /// Asks for a dead letter to be stored; the lane waits for the answer.
+    pub(super) fn bury(&mut self, id: LaneId, burial: Burial) {
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let Some(filter) = self.filters.get(&lane.filter) else {
+            return;
+        };
+        let (Some(entry), Some(tenure)) = (
+            filter.entries.get(&burial.sequence),
+            self.tenures.get_mut(&filter.partition),
+        ) else {
+            return;
+        };
+        tenure.burying += 1;
+        self.burials.insert(burial.run, id);
+        self.actions.push_back(Action::DeadLetter(DeadLetter {
+            run: burial.run,
+            partition: filter.partition,
+            filter: filter.name.clone(),
+            token: tenure.token,
+            key: lane.key.clone(),
+            attempts: filter.attempts.get(&burial.sequence).copied().unwrap_or(0),
+            stream_sequence: burial.sequence,
+            time: entry.time,
+            error: burial.error.clone(),
+            message: entry.message.clone(),
+        }));
+        lane.state = State::Burying(burial);
+    }
+
+    /// A dead letter is stored, or could not be. `run` is the one that the dead letter bears.
+    ///
+    /// Stored: the message is finished. Not stored: its key is parked and it is tried again after a delay.
+    pub fn dead_lettered(&mut self, now: Time, run: RunId, stored: Result<(), String>) {
+        let Some(&id) = self.burials.get(&run) else {
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let filter = lane.filter;
+        let Some(partition) = self.filters.get(&filter).map(|filter| filter.partition) else {
+            return;
+        };
+        // An answer that comes twice finds the lane doing something else.
+        let State::Burying(burial) = &lane.state else {
+            return;
+        };
+        let burial = burial.clone();
+        lane.state = State::Ready;
+        self.buried(partition, run);
+        match stored {
+            Ok(()) => {
+                if let Some(reply) = self.finish(filter, id, burial.sequence) {
+                    self.actions.push_back(Action::Terminate { reply });
+                }
+            }
+            Err(store_error) => self.park(now, id, burial, store_error),
+        }
+        self.settle(id);
+        self.drained(partition);
+    }
+
+    fn park(&mut self, now: Time, id: LaneId, burial: Burial, store_error: String) {
+        let burial = Burial {
+            failures: burial.failures.saturating_add(1),
+            store_error,
+            ..burial
+        };
+        let until = now + self.backoff(burial.sequence, burial.failures);
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        if burial.failures == 1
+            && let Some(filter) = self.filters.get(&lane.filter)
+        {
+            self.actions.push_back(Action::Parked(Parked {
+                partition: filter.partition,
+                filter: filter.name.clone(),
+                key: lane.key.clone(),
+                stream_sequence: burial.sequence,
+                error: burial.error.clone(),
+                store_error: burial.store_error.clone(),
+            }));
+        }
+        self.timers.insert((until, Timer::Lane(id)));
+        self.burials.insert(burial.run, id);
+        lane.state = State::Parked { until, burial };
+    }
+
+    /// A held message is finished: marks and lane move on. Gives the reply subject of its latest delivery.
+    fn finish(&mut self, id: FilterId, lane: LaneId, sequence: u64) -> Option<std::sync::Arc<str>> {
+        let filter = self.filters.get_mut(&id)?;
+        let entry = filter.entries.remove(&sequence)?;
+        let partition = filter.partition;
+        filter.floor.finish(sequence, entry.time);
+        filter.attempts.remove(&sequence);
+        filter.forget_passed_attempts();
+        self.changed(partition);
+        self.let_go(partition, id, sequence, &entry);
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.remove(sequence);
+        }
+        Some(entry.reply)
+    }
+}

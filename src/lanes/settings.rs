@@ -1,0 +1,33 @@
+//! The bounds and times of delivery inside one member.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+/// What a member's lanes are told once.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How many handlers may run at a time in this member, over all its partitions.
+    pub concurrency: NonZeroUsize,
+    /// How many messages one partition may hold: queued, running or waiting. Usual: a few times `concurrency`, up to thousands.
+    pub max_held: NonZeroUsize,
+    /// How many messages this member may hold over all its partitions. Usual: several times `max_held`.
+    pub max_held_total: NonZeroUsize,
+    /// Whether a partition can have several filters (`Token`). They share its room, so that each leaves some for filters that are
+    /// found later.
+    pub several_filters: bool,
+    /// The `ack_wait` of the consumers. A message held longer than half of it is kept by an in-progress ack.
+    pub ack_wait: Duration,
+    /// How a failed message is tried again.
+    pub retry: Retry,
+}
+
+/// How a failed message is tried again.
+#[derive(Debug, Clone)]
+pub struct Retry {
+    /// The delay after the first failure; it doubles with every further one.
+    pub initial: Duration,
+    /// The longest delay, at least `initial`.
+    pub max: Duration,
+    /// How many attempts may fail before the message becomes a dead letter. `None`: it is tried for ever.
+    pub max_attempts: Option<NonZeroU32>,
+}

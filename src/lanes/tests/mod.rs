@@ -1,0 +1,13 @@
+//! Tests by rule, and random histories checked against what lanes promise.
+
+mod bench;
+mod check;
+mod floor;
+mod gap;
+mod order;
+mod property;
+mod retry;
+mod room;
+mod tenure;
+mod world;
+mod younger;

@@ -1,0 +1,115 @@
+//! The driver of the small world: it does what the lanes ask for.
+
+use super::super::check::Event;
+use super::{World, places};
+use crate::lanes::Action;
+
+impl World {
+    /// Does what the driver does, until no member asks for anything.
+    pub(super) fn carry_out(&mut self) {
+        loop {
+            let mut quiet = true;
+            for member in 0..2 {
+                let actions: Vec<_> = self.members[member].lanes.actions().collect();
+                for action in actions {
+                    quiet = false;
+                    self.act(member, action);
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn act(&mut self, member: usize, action: Action<u64>) {
+        match action {
+            Action::Run(run) => {
+                assert_eq!(run.message, run.stream_sequence);
+                self.next_run += 1;
+                self.members[member]
+                    .runs
+                    .insert(run.run, (self.next_run, run.stream_sequence));
+                self.check.event(Event::Started {
+                    run: self.next_run,
+                    sequence: run.stream_sequence,
+                });
+            }
+            Action::Ack { reply } | Action::Terminate { reply } => self.acked(&reply),
+            Action::Pull {
+                partition,
+                filter,
+                epoch,
+                messages,
+            } => {
+                if let Some(consumer) = self
+                    .consumers
+                    .get_mut(&(partition, filter))
+                    .filter(|c| c.epoch == epoch)
+                {
+                    consumer.asked += messages;
+                }
+            }
+            Action::Reopen {
+                partition,
+                filter,
+                epoch,
+                ..
+            } => {
+                if let Some(consumer) = self
+                    .consumers
+                    .get_mut(&(partition, filter))
+                    .filter(|c| c.epoch == epoch)
+                {
+                    assert!(!consumer.over, "said once");
+                    consumer.over = true;
+                }
+            }
+            Action::DeadLetter(letter) => {
+                self.members[member].letters.insert(letter.run, letter.stream_sequence);
+            }
+            Action::Drained { partition, marks, .. } => {
+                assert!(self.stopping.remove(&partition));
+                self.record(partition, marks);
+                self.owners.remove(&partition);
+                self.members[member].lanes.close(partition);
+                self.take_over(partition, 1 - member, true);
+            }
+            Action::Ended { partition, .. } => {
+                if self.members[member].lanes.running(partition) == 0
+                    && self.moving.get(&partition).is_some_and(|&to| to != member)
+                    && let Some(to) = self.moving.remove(&partition)
+                {
+                    self.take_over(partition, to, false);
+                }
+            }
+            Action::InProgress { .. } | Action::Cancel { .. } | Action::Parked(_) => {}
+        }
+    }
+
+    /// Tells the checker what can be seen at any moment.
+    pub(super) fn look(&mut self) {
+        for place in places() {
+            let Some(&owner) = self.owners.get(&place.0) else {
+                continue;
+            };
+            let marks = self.members[owner].lanes.progress(place.0)[&place.1].clone();
+            self.check.event(Event::Progress { place, marks });
+        }
+        for member in &self.members {
+            let status = member.lanes.status();
+            for partition in &status.partitions {
+                let outstanding: usize = partition.filters.iter().map(|filter| filter.outstanding).sum();
+                self.check.event(Event::Room {
+                    used: partition.held + outstanding,
+                    bound: self.settings.max_held.get(),
+                });
+            }
+            self.check.event(Event::Room {
+                used: status.held + status.outstanding,
+                bound: self.settings.max_held_total.get(),
+            });
+            assert!(status.running <= self.settings.concurrency.get());
+        }
+    }
+}

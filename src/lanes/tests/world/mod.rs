@@ -1,0 +1,372 @@
+//! A small world around the lanes of two members: a stream, its consumers, a network that loses deliveries, handlers that fail,
+//! members that leave and die. It does what the driver and the server do, and tells the checker all that can be seen.
+
+mod driver;
+mod server;
+mod step;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::Duration;
+
+use self::server::Consumer;
+pub(super) use self::step::{Ending, Step};
+use super::bench::settings;
+use super::check::{Check, Event, Place};
+use crate::ids::{Epoch, FencingToken, Partition};
+use crate::lanes::{Filter, Lanes, Marks, Outcome, RunId, Settings};
+use crate::time::Time;
+
+struct Stored {
+    place: Place,
+    key: u8,
+    time: u64,
+}
+
+struct Member {
+    lanes: Lanes<u64>,
+    runs: BTreeMap<RunId, (u64, u64)>,
+    letters: BTreeMap<RunId, u64>,
+}
+
+pub(super) struct World {
+    work_queue: bool,
+    settings: Settings,
+    now: Time,
+    stream: BTreeMap<u64, Stored>,
+    last: u64,
+    members: [Member; 2],
+    owners: BTreeMap<Partition, usize>,
+    tokens: BTreeMap<Partition, u64>,
+    /// Partitions between two owners, and who comes next.
+    moving: BTreeMap<Partition, usize>,
+    stopping: BTreeSet<Partition>,
+    records: BTreeMap<Place, Marks>,
+    consumers: BTreeMap<Place, Consumer>,
+    next_run: u64,
+    pub(super) check: Check,
+}
+
+pub(super) const PARTITIONS: u8 = 3;
+
+/// Partition 0 has two filters, the others one.
+fn places() -> Vec<Place> {
+    [(0, "zero.x"), (0, "zero.y"), (1, "one"), (2, "two")]
+        .into_iter()
+        .map(|(partition, filter)| (Partition(partition), Filter::from(filter)))
+        .collect()
+}
+
+fn place(number: u8) -> Place {
+    let places = places();
+    places[usize::from(number) % places.len()].clone()
+}
+
+pub(super) fn small_settings() -> Settings {
+    let mut settings = settings();
+    settings.concurrency = NonZeroUsize::new(3).unwrap();
+    settings.max_held = NonZeroUsize::new(8).unwrap();
+    settings.max_held_total = NonZeroUsize::new(16).unwrap();
+    settings.several_filters = true;
+    settings.retry.max_attempts = NonZeroU32::new(3);
+    settings
+}
+
+fn member(settings: &Settings, seed: u64) -> Member {
+    Member {
+        lanes: Lanes::new(settings.clone(), seed),
+        runs: BTreeMap::new(),
+        letters: BTreeMap::new(),
+    }
+}
+
+impl World {
+    pub(super) fn new(work_queue: bool, settings: Settings) -> Self {
+        let mut world = Self {
+            work_queue,
+            now: Time::ZERO,
+            stream: BTreeMap::new(),
+            last: 0,
+            members: [member(&settings, 1), member(&settings, 2)],
+            settings,
+            owners: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            moving: BTreeMap::new(),
+            stopping: BTreeSet::new(),
+            records: BTreeMap::new(),
+            consumers: BTreeMap::new(),
+            next_run: 0,
+            check: Check::default(),
+        };
+        for number in 0..PARTITIONS {
+            world.take_over(Partition(number.into()), usize::from(number) % 2, true);
+        }
+        world
+    }
+
+    pub(super) fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Store { place: number, key } => self.store(place(number), key),
+            Step::Serve {
+                place: number,
+                messages,
+            } => self.serve(&place(number), messages),
+            Step::Arrive {
+                place: number,
+                messages,
+            } => self.arrive(&place(number), messages),
+            Step::Lose { place: number } => {
+                if let Some(consumer) = self.consumers.get_mut(&place(number)) {
+                    consumer.wire.pop_front();
+                }
+            }
+            Step::Redeliver { place: number, which } => self.redeliver(&place(number), which),
+            Step::PullExpires { place: number } => self.pull_expires(&place(number)),
+            Step::Reconnect { member } => self.reconnect(usize::from(member % 2)),
+            Step::Reopen { place: number } => self.reopen(&place(number)),
+            Step::Dispatch { member } => self.members[usize::from(member % 2)].lanes.dispatch(),
+            Step::End { which, outcome } => self.end(which, outcome),
+            Step::Letter { which, stored } => self.letter(which, stored),
+            Step::Tick { millis } => self.tick(millis),
+            Step::Checkpoint { partition } => self.checkpoint(Partition(u16::from(partition % PARTITIONS))),
+            Step::Stop { partition } => self.stop(Partition(u16::from(partition % PARTITIONS))),
+            Step::Cancel { partition } => {
+                let partition = Partition(u16::from(partition % PARTITIONS));
+                if let Some(&owner) = self.owners.get(&partition) {
+                    self.members[owner].lanes.cancel(partition);
+                }
+            }
+            Step::Fence { partition, to } => {
+                self.fence(Partition(u16::from(partition % PARTITIONS)), usize::from(to % 2))
+            }
+            Step::Crash { member } => self.crash(usize::from(member % 2)),
+        }
+        self.carry_out();
+        self.look();
+    }
+
+    /// Lets everything come to rest: nothing fails any more.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..2000 {
+            for place in places() {
+                self.reopen_if_over(&place);
+                self.serve(&place, 255);
+                self.carry_out();
+                self.arrive(&place, 255);
+                self.carry_out();
+                // The watchdog: the server has delivered what never arrived.
+                self.reopen_if_swallowed(&place);
+            }
+            for member in 0..2 {
+                self.members[member].lanes.dispatch();
+                self.carry_out();
+            }
+            while self.members.iter().any(|member| !member.runs.is_empty()) {
+                self.end(0, Ending::Success);
+                self.carry_out();
+            }
+            while self.members.iter().any(|member| !member.letters.is_empty()) {
+                self.letter(0, true);
+                self.carry_out();
+            }
+            self.tick(500);
+            self.carry_out();
+            self.look();
+            if self.is_settled() {
+                break;
+            }
+        }
+        self.check.event(Event::End);
+    }
+
+    /// Nothing is held, and every consumer has delivered everything.
+    fn is_settled(&self) -> bool {
+        let delivered = self.consumers.iter().all(|(place, consumer)| {
+            let rest = self
+                .stream
+                .range(consumer.position + 1..)
+                .any(|(_, stored)| stored.place == *place);
+            !rest && consumer.unacked.is_empty() && consumer.wire.is_empty()
+        });
+        delivered && self.moving.is_empty() && self.members.iter().all(|member| member.lanes.status().held == 0)
+    }
+
+    /// The highest sequence of a filter that was ever stored, and the owner's floor.
+    pub(super) fn ends(&self) -> Vec<(u64, u64)> {
+        let floor = |place: &Place| {
+            let owner = self.owners[&place.0];
+            self.members[owner].lanes.progress(place.0)[&place.1].floor.sequence
+        };
+        let stored = |place: &Place| {
+            self.stream
+                .iter()
+                .filter(|(_, s)| s.place == *place)
+                .map(|(&s, _)| s)
+                .max()
+        };
+        places()
+            .iter()
+            .map(|place| (stored(place).unwrap_or(0), floor(place)))
+            .collect()
+    }
+
+    fn store(&mut self, place: Place, key: u8) {
+        self.last += 1 + u64::from(key % 3);
+        let sequence = self.last;
+        self.check.event(Event::Stored {
+            place: place.clone(),
+            key,
+            sequence,
+        });
+        let time = sequence * 10;
+        self.stream.insert(sequence, Stored { place, key, time });
+    }
+
+    fn end(&mut self, which: u8, outcome: Ending) {
+        let all = self
+            .members
+            .iter()
+            .enumerate()
+            .flat_map(|(member, m)| m.runs.keys().map(move |&run| (member, run)));
+        let all: Vec<_> = all.collect();
+        let Some(&(member, run)) = all.get(usize::from(which) % all.len().max(1)) else {
+            return;
+        };
+        let Member { lanes, runs, .. } = &mut self.members[member];
+        let Some((unique, sequence)) = runs.remove(&run) else {
+            return;
+        };
+        let place = self.stream.get(&sequence).map(|stored| stored.place.clone());
+        // Only a run of the tenure that is open can finish anything.
+        let owned = place.is_some_and(|place| {
+            lanes
+                .progress(place.0)
+                .get(&place.1)
+                .is_some_and(|marks| marks.started.contains(&sequence))
+        });
+        let error = "no".to_owned();
+        let finished = owned && matches!(outcome, Ending::Success);
+        let outcome = match outcome {
+            Ending::Success => Outcome::Success,
+            Ending::Retry => Outcome::Retry { after: None, error },
+            Ending::Reject => Outcome::Reject { error },
+            Ending::Cancelled => Outcome::Cancelled,
+        };
+        self.check.event(Event::Ended { run: unique, finished });
+        lanes.ended(self.now, run, outcome);
+    }
+
+    fn letter(&mut self, which: u8, stored: bool) {
+        let all = self
+            .members
+            .iter()
+            .enumerate()
+            .flat_map(|(member, m)| m.letters.keys().map(move |&run| (member, run)));
+        let all: Vec<_> = all.collect();
+        let Some(&(member, run)) = all.get(usize::from(which) % all.len().max(1)) else {
+            return;
+        };
+        let Member { lanes, letters, .. } = &mut self.members[member];
+        if let Some(sequence) = letters.remove(&run).filter(|_| stored) {
+            self.check.event(Event::Buried { sequence });
+        }
+        lanes.dead_lettered(self.now, run, if stored { Ok(()) } else { Err("no".to_owned()) });
+    }
+
+    fn tick(&mut self, millis: u16) {
+        self.now = self.now + Duration::from_millis(millis.into());
+        for member in &mut self.members {
+            member.lanes.wake(self.now);
+            assert!(member.lanes.deadline().is_none_or(|at| at > self.now));
+        }
+    }
+
+    fn checkpoint(&mut self, partition: Partition) {
+        if let Some(&owner) = self.owners.get(&partition) {
+            let progress = self.members[owner].lanes.progress(partition);
+            self.record(partition, progress);
+        }
+    }
+
+    fn record(&mut self, partition: Partition, progress: BTreeMap<Filter, Marks>) {
+        self.records
+            .extend(progress.into_iter().map(|(filter, marks)| ((partition, filter), marks)));
+    }
+
+    fn stop(&mut self, partition: Partition) {
+        if let Some(&owner) = self.owners.get(&partition) {
+            self.stopping.insert(partition);
+            self.members[owner].lanes.stop(partition);
+        }
+    }
+
+    fn fence(&mut self, partition: Partition, to: usize) {
+        let Some(owner) = self.owners.remove(&partition) else {
+            return;
+        };
+        self.stopping.remove(&partition);
+        self.forget_letters(owner, partition);
+        self.members[owner].lanes.close(partition);
+        if to == owner {
+            self.take_over(partition, to, false);
+        } else {
+            self.moving.insert(partition, to);
+        }
+    }
+
+    /// Dead letters under way when the tenure ended are stored or not, but nobody is told.
+    fn forget_letters(&mut self, member: usize, partition: Partition) {
+        let stream = &self.stream;
+        let letters = &mut self.members[member].letters;
+        letters.retain(|_, sequence| stream.get(sequence).is_none_or(|stored| stored.place.0 != partition));
+    }
+
+    fn crash(&mut self, dead: usize) {
+        let fresh = member(&self.settings, 3);
+        let old = std::mem::replace(&mut self.members[dead], fresh);
+        for (run, _) in old.runs.into_values() {
+            self.check.event(Event::Vanished { run });
+        }
+        let orphans: Vec<_> = self
+            .owners
+            .iter()
+            .filter(|(_, owner)| **owner == dead)
+            .map(|(&p, _)| p)
+            .collect();
+        let waiting: Vec<_> = self
+            .moving
+            .iter()
+            .filter(|(_, to)| **to != dead)
+            .map(|(&p, &to)| (p, to))
+            .collect();
+        for partition in orphans {
+            self.stopping.remove(&partition);
+            self.take_over(partition, 1 - dead, false);
+        }
+        // Those who waited for its handlers to end wait no longer.
+        for (partition, to) in waiting {
+            self.moving.remove(&partition);
+            self.take_over(partition, to, false);
+        }
+    }
+
+    fn take_over(&mut self, partition: Partition, to: usize, graceful: bool) {
+        let token = self.tokens.entry(partition).or_insert(0);
+        *token += 1;
+        let epoch = Epoch {
+            token: FencingToken(*token),
+            reopen: 0,
+        };
+        self.owners.insert(partition, to);
+        for place in places().into_iter().filter(|place| place.0 == partition) {
+            let record = self.records.get(&place).cloned().unwrap_or_default();
+            self.check.event(Event::Takeover {
+                place: place.clone(),
+                record: record.clone(),
+                graceful,
+            });
+            self.create(&place, epoch, record.floor.sequence);
+            self.members[to].lanes.open(self.now, partition, place.1, epoch, record);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The server and the wire of the small world.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::super::check::{Event, Place};
+use super::{World, places};
+use crate::ids::{Epoch, Partition};
+use crate::lanes::{Delivered, Filter};
+
+/// A consumer on the server, and the wire to its owner.
+pub(super) struct Consumer {
+    pub(super) epoch: Epoch,
+    pub(super) position: u64,
+    delivered: u64,
+    pub(super) unacked: BTreeSet<u64>,
+    again: VecDeque<u64>,
+    pub(super) asked: usize,
+    pub(super) wire: VecDeque<Delivered<u64>>,
+    /// The owner said that a gap ended it.
+    pub(super) over: bool,
+}
+
+impl World {
+    pub(super) fn serve(&mut self, place: &Place, messages: u8) {
+        let Some(consumer) = self.consumers.get_mut(place) else {
+            return;
+        };
+        for _ in 0..messages {
+            if consumer.asked == 0 {
+                return;
+            }
+            let next = || {
+                self.stream
+                    .range(consumer.position + 1..)
+                    .find(|(_, stored)| stored.place == *place)
+            };
+            let sequence = match consumer.again.pop_front() {
+                Some(sequence) if consumer.unacked.contains(&sequence) => sequence,
+                Some(_) => continue,
+                None => match next() {
+                    Some((&sequence, _)) => {
+                        consumer.position = sequence;
+                        sequence
+                    }
+                    None => return,
+                },
+            };
+            let stored = &self.stream[&sequence];
+            consumer.asked -= 1;
+            consumer.delivered += 1;
+            consumer.unacked.insert(sequence);
+            let (filter, epoch, count) = (&place.1, consumer.epoch, consumer.delivered);
+            consumer.wire.push_back(Delivered {
+                stream_sequence: sequence,
+                consumer_sequence: count,
+                time: stored.time,
+                key: format!("{}", stored.key).into(),
+                reply: format!("{} {filter} {epoch} {count} {sequence}", place.0).into(),
+                bytes: 1,
+                message: sequence,
+            });
+        }
+    }
+
+    pub(super) fn arrive(&mut self, place: &Place, messages: u8) {
+        for _ in 0..messages {
+            let Some(consumer) = self.consumers.get_mut(place) else {
+                return;
+            };
+            let Some(delivered) = consumer.wire.pop_front() else {
+                return;
+            };
+            let epoch = consumer.epoch;
+            if let Some(&owner) = self.owners.get(&place.0) {
+                self.members[owner]
+                    .lanes
+                    .deliver(self.now, place.0, &place.1, epoch, delivered);
+            }
+            self.carry_out();
+        }
+    }
+
+    pub(super) fn redeliver(&mut self, place: &Place, which: u8) {
+        if let Some(consumer) = self.consumers.get_mut(place) {
+            let count = consumer.unacked.len().max(1);
+            if let Some(&sequence) = consumer.unacked.iter().nth(usize::from(which) % count) {
+                consumer.again.push_back(sequence);
+            }
+        }
+    }
+
+    pub(super) fn pull_expires(&mut self, place: &Place) {
+        let (Some(consumer), Some(&owner)) = (self.consumers.get_mut(place), self.owners.get(&place.0)) else {
+            return;
+        };
+        let undelivered = std::mem::take(&mut consumer.asked);
+        let lanes = &mut self.members[owner].lanes;
+        lanes.pull_ended(place.0, &place.1, consumer.epoch, undelivered);
+    }
+
+    pub(super) fn reconnect(&mut self, member: usize) {
+        for place in places() {
+            if self.owners.get(&place.0) != Some(&member) {
+                continue;
+            }
+            if let Some(consumer) = self.consumers.get_mut(&place) {
+                consumer.asked = 0;
+                consumer.wire.clear();
+                let epoch = consumer.epoch;
+                self.members[member].lanes.pulls_lost(place.0, &place.1, epoch);
+            }
+        }
+    }
+
+    pub(super) fn reopen_if_over(&mut self, place: &Place) {
+        if self.consumers.get(place).is_some_and(|consumer| consumer.over) {
+            self.reopen(place);
+        }
+    }
+
+    pub(super) fn reopen_if_swallowed(&mut self, place: &Place) {
+        let (Some(consumer), Some(&owner)) = (self.consumers.get(place), self.owners.get(&place.0)) else {
+            return;
+        };
+        let held = self.members[owner]
+            .lanes
+            .partition_status(place.0)
+            .map_or(0, |status| status.held);
+        if held == 0 && consumer.wire.is_empty() && !consumer.unacked.is_empty() {
+            self.reopen(place);
+        }
+    }
+
+    /// The owner opens the filter's next consumer, at its floor; on a work queue at the beginning.
+    pub(super) fn reopen(&mut self, place: &Place) {
+        let Some(&owner) = self.owners.get(&place.0) else {
+            return;
+        };
+        if self.stopping.contains(&place.0) {
+            return;
+        }
+        let lanes = &mut self.members[owner].lanes;
+        let floor = lanes.progress(place.0)[&place.1].floor.sequence;
+        let Some(consumer) = self.consumers.get(place) else {
+            return;
+        };
+        let epoch = Epoch {
+            reopen: consumer.epoch.reopen + 1,
+            ..consumer.epoch
+        };
+        lanes.reopen(self.now, place.0, &place.1, epoch);
+        self.create(place, epoch, floor);
+        self.carry_out();
+    }
+
+    pub(super) fn create(&mut self, place: &Place, epoch: Epoch, floor: u64) {
+        let consumer = Consumer {
+            epoch,
+            position: if self.work_queue { 0 } else { floor },
+            delivered: 0,
+            unacked: BTreeSet::new(),
+            again: VecDeque::new(),
+            asked: 0,
+            wire: VecDeque::new(),
+            over: false,
+        };
+        self.consumers.insert(place.clone(), consumer);
+    }
+
+    /// An ack reaches the server; it counts only if its consumer still exists.
+    pub(super) fn acked(&mut self, reply: &str) {
+        let parts: Vec<_> = reply.split(' ').collect();
+        let sequence: u64 = parts[4].parse().unwrap();
+        self.check.event(Event::Acked { sequence });
+        let place = (Partition(parts[0].parse().unwrap()), Filter::from(parts[1]));
+        let Some(consumer) = self.consumers.get_mut(&place) else {
+            return;
+        };
+        if consumer.epoch.to_string() == parts[2] {
+            consumer.unacked.remove(&sequence);
+            if self.work_queue {
+                self.stream.remove(&sequence);
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What can happen in the small world.
+
+/// What happens next. Numbers choose among what there is.
+#[derive(Debug, Clone)]
+pub(in crate::lanes::tests) enum Step {
+    Store {
+        place: u8,
+        key: u8,
+    },
+    /// The server answers pull requests.
+    Serve {
+        place: u8,
+        messages: u8,
+    },
+    /// Deliveries arrive.
+    Arrive {
+        place: u8,
+        messages: u8,
+    },
+    /// A delivery is lost on the way.
+    Lose {
+        place: u8,
+    },
+    /// `ack_wait` has passed for an unacked message.
+    Redeliver {
+        place: u8,
+        which: u8,
+    },
+    PullExpires {
+        place: u8,
+    },
+    /// The connection is lost and comes back.
+    Reconnect {
+        member: u8,
+    },
+    Reopen {
+        place: u8,
+    },
+    Dispatch {
+        member: u8,
+    },
+    End {
+        which: u8,
+        outcome: Ending,
+    },
+    Letter {
+        which: u8,
+        stored: bool,
+    },
+    Tick {
+        millis: u16,
+    },
+    Checkpoint {
+        partition: u8,
+    },
+    Stop {
+        partition: u8,
+    },
+    Cancel {
+        partition: u8,
+    },
+    /// Ownership is lost, and the partition goes to a member; the same one at once, another when the old handlers have ended.
+    Fence {
+        partition: u8,
+        to: u8,
+    },
+    Crash {
+        member: u8,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(in crate::lanes::tests) enum Ending {
+    Success,
+    Retry,
+    Reject,
+    Cancelled,
+}

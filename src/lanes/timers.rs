@@ -1,0 +1,75 @@
+//! What is due: retries, dead letters to try again, in-progress acks. One queue in order of time, never a scan.
+
+use super::Lanes;
+use super::action::Action;
+use super::lane::{LaneId, State};
+use super::partition::{FilterId, Phase};
+use crate::time::Time;
+
+/// Something to be done at a time. Each is taken out when it no longer matters, so that the queue is no longer than what is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Timer {
+    /// A lane has waited long enough.
+    Lane(LaneId),
+    /// A held message needs an in-progress ack.
+    Keep(FilterId, u64),
+}
+
+impl<M: Clone> Lanes<M> {
+    /// When [`wake`](Self::wake) has something to do. `None`: nothing is due, ever.
+    pub fn deadline(&self) -> Option<Time> {
+        self.timers.first().map(|&(at, _)| at)
+    }
+
+    /// Time has come to `now`: does all that is due.
+    pub fn wake(&mut self, now: Time) {
+        while let Some(&(at, timer)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            match timer {
+                Timer::Lane(lane) => self.waited(lane),
+                Timer::Keep(filter, sequence) => self.keep(now, filter, sequence),
+            }
+        }
+    }
+
+    /// When a message delivered or kept now is to be kept again.
+    pub(super) fn keep_after(&self, now: Time) -> Time {
+        // Later than now, or `wake` would never come to an end.
+        now + (self.settings.ack_wait / 2).max(std::time::Duration::from_nanos(1))
+    }
+
+    fn keep(&mut self, now: Time, id: FilterId, sequence: u64) {
+        let keep_at = self.keep_after(now);
+        let entry = self
+            .filters
+            .get_mut(&id)
+            .and_then(|filter| filter.entries.get_mut(&sequence));
+        if let Some(entry) = entry {
+            entry.keep_at = keep_at;
+            let reply = entry.reply.clone();
+            self.actions.push_back(Action::InProgress { reply });
+            self.timers.insert((keep_at, Timer::Keep(id, sequence)));
+        }
+    }
+
+    fn waited(&mut self, id: LaneId) {
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let partition = self.filters.get(&lane.filter).map(|filter| filter.partition);
+        // A draining partition starts nothing, dead letters neither: a taker does.
+        if partition.and_then(|partition| self.phase(partition)) != Some(Phase::Serving) {
+            return;
+        }
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        match std::mem::replace(&mut lane.state, State::Ready) {
+            State::Waiting { .. } => self.settle(id),
+            State::Parked { burial, .. } => self.bury(id, burial),
+            other => lane.state = other,
+        }
+    }
+}
