@@ -1,2 +1,4 @@
 //! jetring
 pub mod ids;
+#[cfg(feature = "testing")]
+pub mod testing;
