@@ -7,9 +7,9 @@
 )]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -70,18 +70,13 @@ async fn stored(server: &NatsServer) -> u64 {
     stream.info().await.unwrap().state.messages
 }
 
-/// A file that is run as a program.
-fn script(folder: &Path, name: &str, text: &str) -> std::path::PathBuf {
-    use std::os::unix::fs::OpenOptionsExt;
+/// A file that is run as a program. A shell writes it: while this process had it open for writing, a child that another test
+/// starts could inherit that, and the system runs no file that somebody can write to.
+fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
     let path = folder.join(name);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o755)
-        .open(&path)
-        .unwrap();
-    writeln!(file, "#!/bin/sh\n{text}").unwrap();
+    let mut write = Command::new("sh");
+    write.args(["-c", "printf '#!/bin/sh\n%s\n' \"$1\" >\"$0\" && chmod +x \"$0\""]);
+    assert!(write.arg(&path).arg(text).status().unwrap().success());
     path
 }
 
@@ -360,9 +355,10 @@ async fn helper_with_a_server() {
     // A child of another kind, started later, must not keep the server alive by what it inherits.
     let mut other = Command::new("sleep");
     other.arg("300").stdout(Stdio::null()).stderr(Stdio::null());
-    let other = other.spawn().unwrap();
+    let mut other = other.spawn().unwrap();
     let (pid, url, store) = (server.pid().unwrap(), server.url(), server.store_dir().unwrap());
     let home = store.parent().unwrap();
     println!("SERVER {pid} {} {url} {}", other.id(), home.display());
-    std::future::pending::<()>().await;
+    // It is killed long before this ends.
+    other.wait().unwrap();
 }

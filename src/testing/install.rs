@@ -216,3 +216,75 @@ async fn run_pip(environment: &Environment, version: ServerVersion, target: &Pat
         String::from_utf8_lossy(&output.stderr).trim_end(),
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    const VERSION: ServerVersion = ServerVersion::new(2, 11, 3);
+
+    /// A python whose pip counts its calls in `calls` and installs what prints the version. A shell writes it: while this process
+    /// had it open for writing, a child that another test starts could inherit that, and then the system would not run it.
+    fn environment(home: &Path) -> Environment {
+        let python = home.join("python");
+        let text = format!(
+            r#"cat >"$0" <<'END' && chmod +x "$0"
+#!/bin/sh
+echo call >>{calls}
+while [ "$1" != --target ]; do shift; done
+mkdir -p "$2/bin"
+printf '#!/bin/sh\necho nats-server: v{VERSION}\n' >"$2/bin/nats-server"
+chmod +x "$2/bin/nats-server"
+END
+"#,
+            calls = home.join("calls").display(),
+        );
+        let written = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(text)
+            .arg(&python)
+            .status();
+        assert!(written.unwrap().success());
+        let mut environment = Environment::from_process();
+        environment.python = python;
+        environment.install_root = home.join("servers");
+        environment
+    }
+
+    #[tokio::test]
+    async fn many_at_once_install_once() {
+        let home = tempfile::tempdir().unwrap();
+        let environment = environment(home.path());
+        let start = || installed(&environment, VERSION);
+        let results = tokio::join!(start(), start(), start(), start());
+        for result in [results.0, results.1, results.2, results.3] {
+            assert_eq!(result.unwrap().version, VERSION);
+        }
+        assert_eq!(fs::read_to_string(home.path().join("calls")).unwrap(), "call\n");
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_installer_left_is_in_nobodys_way() {
+        let home = tempfile::tempdir().unwrap();
+        let environment = environment(home.path());
+        let leftover = environment.install_root.join(format!(".staging-{VERSION}-abc"));
+        let broken = binary_in(&environment.install_root.join(VERSION.to_string()));
+        fs::create_dir_all(&leftover).unwrap();
+        fs::create_dir_all(broken.parent().unwrap()).unwrap();
+        fs::write(&broken, "half a file").unwrap();
+        fs::write(environment.install_root.join(format!(".{VERSION}.lock")), "").unwrap();
+        assert_eq!(installed(&environment, VERSION).await.unwrap().version, VERSION);
+        assert!(!leftover.exists());
+    }
+
+    #[tokio::test]
+    async fn a_folder_of_others_is_not_run_from() {
+        let home = tempfile::tempdir().unwrap();
+        let environment = environment(home.path());
+        fs::create_dir(&environment.install_root).unwrap();
+        fs::set_permissions(&environment.install_root, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = installed(&environment, VERSION).await.unwrap_err();
+        assert!(error.to_string().contains("others can write to this folder"), "{error}");
+    }
+}
