@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -210,40 +209,6 @@ number_type!(
     /// The number of a tenure. It only grows for a partition, so that a database can refuse a write that bears a lower one.
     FencingToken(u64)
 );
-
-/// The filter subject of a consumer: with the partition it says which messages a position is about.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Filter(Arc<str>);
-
-impl Filter {
-    /// Wraps a filter subject.
-    pub fn new(subject: impl Into<Arc<str>>) -> Self {
-        Self(subject.into())
-    }
-
-    /// The filter subject.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Filter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Serialize for Filter {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Filter {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(Self::new)
-    }
-}
 
 /// With group, partition and filter it names one JetStream consumer, and is never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,6 +10,8 @@ pub mod names;
 pub mod partitioning;
 pub mod records;
 pub mod ring;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod time;
 
 pub use config::{Settings, SettingsError};

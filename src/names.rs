@@ -7,7 +7,8 @@ use std::fmt;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::ids::{Epoch, FencingToken, Filter, GroupName, Partition, decode};
+use crate::ids::{Epoch, FencingToken, GroupName, Partition, decode};
+use crate::lanes::Filter;
 
 /// The name of one consumer of a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +37,8 @@ impl ConsumerName {
     /// Reads a name back; `None` for a consumer that no jetring group made.
     ///
     /// ```
-    /// use jetring::ids::{Epoch, FencingToken, Filter, GroupName, Partition};
+    /// use jetring::ids::{Epoch, FencingToken, GroupName, Partition};
+    /// use jetring::lanes::Filter;
     /// use jetring::names::ConsumerName;
     ///
     /// let epoch = Epoch { token: FencingToken(9), reopen: 0 };

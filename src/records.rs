@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{FencingToken, Filter, Generation, GroupName, Incarnation, MemberId, Partition, Revision};
+use crate::ids::{FencingToken, Generation, GroupName, Incarnation, MemberId, Partition, Revision};
+use crate::lanes::Filter;
 use crate::lanes::Marks;
 
 /// The version of the records that this crate writes, and the newest it reads.

@@ -3,7 +3,8 @@
 //! The engine only ever returns these; the driver only ever carries them out. A command with a [`Ticket`] is answered by
 //! exactly one [`Event::Done`](super::Event::Done) that bears the same ticket, be it success, failure or a time-out.
 
-use crate::ids::{Epoch, FencingToken, Filter, MemberId, Partition, Revision};
+use crate::ids::{Epoch, FencingToken, MemberId, Partition, Revision};
+use crate::lanes::Filter;
 use crate::lanes::Marks;
 use crate::names::ConsumerName;
 use crate::records::{AssignmentRecord, ClaimRecord, MemberRecord, ProgressRecord};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use crate::ids::{Filter, GroupName, Incarnation, MemberId, Partition};
+use crate::ids::{GroupName, Incarnation, MemberId, Partition};
+use crate::lanes::Filter;
 use crate::names::ConsumerName;
 use crate::partitioning::Partitions;
 use crate::records::{AssignmentRecord, ClaimRecord, ProgressRecord};

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{Epoch, FencingToken, Filter, MemberId, Partition, Revision};
+use crate::ids::{Epoch, FencingToken, MemberId, Partition, Revision};
+use crate::lanes::Filter;
 use crate::lanes::Marks;
 use crate::names::ConsumerName;
 use crate::records::{AssignmentRecord, ClaimRecord, Entry, MemberRecord, ProgressRecord};

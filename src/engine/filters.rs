@@ -7,7 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::{Epoch, FencingToken, Filter, Partition};
+use crate::ids::{Epoch, FencingToken, Partition};
+use crate::lanes::Filter;
 use crate::lanes::Mark;
 use crate::names::ConsumerName;
 use crate::time::Time;

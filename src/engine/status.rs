@@ -1,6 +1,7 @@
 //! What the engine tells people: changes as they happen, and why a member ended.
 
-use crate::ids::{FencingToken, Filter, Generation, Incarnation, MemberId, Partition};
+use crate::ids::{FencingToken, Generation, Incarnation, MemberId, Partition};
+use crate::lanes::Filter;
 
 use super::event::ReopenReason;
 

@@ -9,7 +9,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{FencingToken, Filter, Incarnation, Revision};
+use crate::ids::{FencingToken, Incarnation, Revision};
+use crate::lanes::Filter;
 use crate::lanes::Marks;
 use crate::names::ConsumerName;
 use crate::records::{ClaimRecord, ClaimState, Entry, ProgressRecord};

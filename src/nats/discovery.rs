@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::TryStreamExt;
 
 use crate::engine::{Fault, Survey};
-use crate::ids::{Filter, Partition};
+use crate::ids::{Partition};
+use crate::lanes::Filter;
 
 use super::Nats;
 use super::bucket::chain;
