@@ -16,3 +16,5 @@ pub mod time;
 
 pub use config::{Settings, SettingsError};
 pub use error::Error;
+
+mod nats;

@@ -120,7 +120,7 @@ pub struct ConfigRecord {
     /// The stream.
     pub stream: String,
     /// The stream's creation time, in nanoseconds since the Unix epoch: its identity.
-    pub stream_created: i64,
+    pub stream_created: u64,
     /// The first stream sequence that the group handles. `StartFrom::New` is resolved to it once, at group creation.
     pub start_sequence: u64,
     /// The seed of the ring and of the key hash.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::kv::{Config, CreateKeyValueErrorKind, Operation, Store, UpdateErrorKind};
+use async_nats::jetstream::context::CreateKeyValueErrorKind;
+use async_nats::jetstream::kv::{Config, Operation, Store, UpdateErrorKind};
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{LastRawMessageErrorKind, StorageType};
 use async_nats::jetstream::{Context, context::KeyValueErrorKind};
@@ -69,7 +70,8 @@ impl Bucket {
     /// When the bucket was created, in nanoseconds since the Unix epoch.
     pub(crate) async fn created(&self) -> Result<u64, Error> {
         let info = self.store.stream.get_info().await;
-        let info = info.map_err(|error| no_answer(format!("asking about the bucket {}", self.store.name), chain(&error)))?;
+        let info =
+            info.map_err(|error| no_answer(format!("asking about the bucket {}", self.store.name), chain(&error)))?;
         Ok(unix_nanos(info.created))
     }
 
@@ -78,7 +80,7 @@ impl Bucket {
         let subject = format!("{}{key}", self.store.prefix);
         match self.store.stream.get_last_raw_message_by_subject(&subject).await {
             Ok(message) => Ok(self.entry(&message)),
-            Err(error) if *error.kind_ref() == LastRawMessageErrorKind::NoMessageFound => Ok(RawEntry {
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(RawEntry {
                 key: key.to_owned(),
                 value: None,
                 revision: Revision(0),

@@ -69,7 +69,10 @@ impl Nats {
             .stream_handle()
             .await
             .map_err(|error| CreateFault::Unknown(error.to_string()))?;
-        match stream.create_consumer_strict(self.consumer_config(spec, settings)).await {
+        match stream
+            .create_consumer_strict(self.consumer_config(spec, settings))
+            .await
+        {
             Ok(_) => Ok(()),
             Err(error) => Err(match error.kind() {
                 ConsumerCreateStrictErrorKind::AlreadyExists => CreateFault::Exists,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::TryStreamExt;
 
 use crate::engine::{Fault, Survey};
-use crate::ids::{Partition};
+use crate::ids::Partition;
 use crate::lanes::Filter;
 
 use super::Nats;

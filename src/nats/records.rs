@@ -8,7 +8,9 @@ use serde::de::DeserializeOwned;
 use crate::engine::{Fault, GroupView, Seen, WatchScope, WriteFault};
 use crate::error::Error;
 use crate::ids::{MemberId, Partition, Revision};
-use crate::records::{AssignmentRecord, ClaimRecord, Entry, KeyKind, Keys, MemberRecord, ProgressRecord, decode, encode};
+use crate::records::{
+    AssignmentRecord, ClaimRecord, Entry, KeyKind, Keys, MemberRecord, ProgressRecord, decode, encode,
+};
 
 use super::bucket::{Bucket, RawEntry};
 

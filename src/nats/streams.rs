@@ -1,0 +1,309 @@
+//! Whether a stream fits a group, and making one that does. An existing stream is never changed.
+
+use async_nats::jetstream::ErrorCode;
+use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::stream::{Config, Info, RetentionPolicy, SubjectTransform as ServerTransform};
+use futures_util::TryStreamExt;
+
+use crate::config::StartFrom;
+use crate::engine::Retention;
+use crate::error::Error;
+use crate::names::ConsumerName;
+use crate::partitioning::SubjectTransform;
+
+use super::bucket::chain;
+use super::{Nats, no_answer, refused, unix_nanos};
+
+/// What matters of a stream.
+#[derive(Debug, Clone)]
+pub(crate) struct StreamFacts {
+    pub(crate) retention: Retention,
+    /// Its identity, in nanoseconds since the Unix epoch.
+    pub(crate) created: u64,
+    pub(crate) first_sequence: u64,
+    pub(crate) last_sequence: u64,
+}
+
+impl Nats {
+    fn unsuitable(&self, reason: impl Into<String>) -> Error {
+        Error::StreamUnsuitable {
+            stream: self.stream.to_string(),
+            reason: reason.into(),
+        }
+    }
+
+    async fn stream_info(&self) -> Result<Info, Error> {
+        let found = self.context.get_stream(&*self.stream).await;
+        match found {
+            Ok(stream) => Ok(stream.cached_info().clone()),
+            Err(error) => Err(match error.kind() {
+                GetStreamErrorKind::JetStream(inner) if inner.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                    Error::StreamMissing {
+                        stream: self.stream.to_string(),
+                    }
+                }
+                GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => Error::StreamName {
+                    stream: self.stream.to_string(),
+                },
+                _ => no_answer(format!("asking about the stream {}", self.stream), chain(&error)),
+            }),
+        }
+    }
+
+    /// Checks that the stream can carry the group. Changes nothing.
+    ///
+    /// # Errors
+    /// What does not fit, with what was found and what is needed.
+    pub(crate) async fn check_stream(&self, start: StartFrom) -> Result<StreamFacts, Error> {
+        let info = self.stream_info().await?;
+        let config = &info.config;
+        if config.mirror.is_some() {
+            return Err(self.unsuitable(
+                "it is a mirror, and acks on a mirror do not reach its origin; use the stream that it mirrors",
+            ));
+        }
+        self.check_subjects(config)?;
+        let retention = match config.retention {
+            RetentionPolicy::Limits => Retention::Limits,
+            RetentionPolicy::WorkQueue => Retention::WorkQueue,
+            RetentionPolicy::Interest => Retention::Interest,
+        };
+        self.check_retention(retention, start)?;
+        self.check_transform(&info, start).await?;
+        if retention == Retention::WorkQueue {
+            self.check_overlap().await?;
+        }
+        Ok(StreamFacts {
+            retention,
+            created: unix_nanos(info.created),
+            first_sequence: info.state.first_sequence,
+            last_sequence: info.state.last_sequence,
+        })
+    }
+
+    fn check_subjects(&self, config: &Config) -> Result<(), Error> {
+        for partition in self.strategy.partitions().iter() {
+            let subject = self.strategy.covered_subject(partition);
+            if !config.subjects.iter().any(|wider| covers(wider, &subject)) {
+                return Err(Error::StreamDoesNotCover {
+                    stream: self.stream.to_string(),
+                    subject,
+                    found: config.subjects.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_retention(&self, retention: Retention, start: StartFrom) -> Result<(), Error> {
+        if retention == Retention::Interest && self.strategy.needs_discovery() {
+            return Err(self.unsuitable(format!(
+                "it has interest retention, which drops the first messages of a new key before a consumer can be made for it, \
+                 and {} partitioning makes one consumer per key; use transformed partitioning or another retention",
+                self.strategy.name()
+            )));
+        }
+        if retention == Retention::WorkQueue && start != StartFrom::First {
+            return Err(self.unsuitable(
+                "it has work-queue retention, whose consumers begin with everything that is left; use StartFrom::First",
+            ));
+        }
+        Ok(())
+    }
+
+    async fn check_transform(&self, info: &Info, start: StartFrom) -> Result<(), Error> {
+        let found = info
+            .config
+            .subject_transform
+            .as_ref()
+            .map(|transform| SubjectTransform {
+                source: transform.source.clone(),
+                destination: transform.destination.clone(),
+            });
+        if self.strategy.transform().is_none() {
+            return match found {
+                None => Ok(()),
+                Some(found) => Err(self.unsuitable(format!(
+                    "it stores {} as {}, so its subjects are not the published ones; use transformed partitioning",
+                    found.source, found.destination
+                ))),
+            };
+        }
+        let (pattern, partitions) = (self.strategy.pattern(), self.strategy.partitions());
+        SubjectTransform::check_partitioning(found.as_ref(), pattern, partitions)
+            .map_err(|mismatch| self.unsuitable(mismatch.to_string()))?;
+        self.check_stored_before(start, info.state.last_sequence).await
+    }
+
+    /// Messages that were stored before the transform was set match no partition's filter: they would wait for ever, unseen.
+    async fn check_stored_before(&self, start: StartFrom, last_sequence: u64) -> Result<(), Error> {
+        let pattern = self.strategy.pattern().as_str();
+        let what = || format!("asking the stream {} for messages without a partition", self.stream);
+        let stream = self.stream_handle().await?;
+        let subjects = stream.info_with_subjects(pattern).await;
+        let subjects = subjects.map_err(|error| no_answer(what(), chain(&error)))?;
+        let counted = subjects.try_fold(0_usize, |sum, (subject, count)| {
+            // A pattern with a `>` also fits subjects that do have the partition.
+            let stored_plainly = self.strategy.resolve(&subject).is_none();
+            async move { Ok(if stored_plainly { sum + count } else { sum }) }
+        });
+        let count = counted.await.map_err(|error| no_answer(what(), chain(&error)))?;
+        let skipped = match start {
+            StartFrom::First => false,
+            StartFrom::New => true,
+            StartFrom::Sequence(sequence) => sequence > last_sequence,
+        };
+        if count == 0 || skipped {
+            return Ok(());
+        }
+        Err(self.unsuitable(format!(
+            "{count} of its messages were stored before its subject transform was set, and no partition's filter matches them; \
+             consume or purge {pattern} first, or begin with StartFrom::New"
+        )))
+    }
+
+    /// On a work-queue stream a filter belongs to one consumer: who has ours?
+    async fn check_overlap(&self) -> Result<(), Error> {
+        let stream = self.stream_handle().await?;
+        let mut consumers = stream.consumers();
+        let what = || format!("listing the consumers of the stream {}", self.stream);
+        while let Some(info) = consumers
+            .try_next()
+            .await
+            .map_err(|error| no_answer(what(), chain(&error)))?
+        {
+            let ours = ConsumerName::parse(&info.name).is_some_and(|name| name.group == self.group);
+            if ours {
+                continue;
+            }
+            let mut filters = info.config.filter_subjects.clone();
+            filters.push(info.config.filter_subject.clone());
+            filters.retain(|filter| !filter.is_empty());
+            if filters.is_empty() {
+                filters.push(">".to_owned());
+            }
+            if let Some(taken) = filters.iter().find(|filter| self.wants_any_of(filter)) {
+                return Err(self.unsuitable(format!(
+                    "it has work-queue retention, where a subject belongs to one consumer, and the consumer {} has {taken} \
+                     already; use another stream, or limits or interest retention, for a second group",
+                    info.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn wants_any_of(&self, filter: &str) -> bool {
+        if self.strategy.needs_discovery() {
+            return overlaps(filter, self.strategy.pattern().as_str());
+        }
+        let mut filters = self
+            .strategy
+            .partitions()
+            .iter()
+            .filter_map(|p| self.strategy.fixed_filter(p));
+        filters.any(|own| overlaps(filter, &own))
+    }
+
+    /// Creates the stream if it is not there. One that is there is only checked.
+    ///
+    /// `template` says everything but name, subjects and transform.
+    pub(crate) async fn provision_stream(&self, template: Config) -> Result<(), Error> {
+        match self.stream_info().await {
+            Ok(_) => return Ok(()),
+            Err(Error::StreamMissing { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let mut subjects: Vec<String> = Vec::new();
+        for partition in self.strategy.partitions().iter() {
+            let subject = self.strategy.covered_subject(partition);
+            if !subjects.contains(&subject) {
+                subjects.push(subject);
+            }
+        }
+        let transform = self.strategy.transform().map(|transform| ServerTransform {
+            source: transform.source,
+            destination: transform.destination,
+        });
+        let config = Config {
+            name: self.stream.to_string(),
+            subjects,
+            subject_transform: transform,
+            ..template
+        };
+        let what = || format!("creating the stream {}", self.stream);
+        match self.context.create_stream(config).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.kind() {
+                CreateStreamErrorKind::TimedOut | CreateStreamErrorKind::JetStreamUnavailable => {
+                    no_answer(what(), chain(&error))
+                }
+                _ => refused(what(), chain(&error)),
+            }),
+        }
+    }
+}
+
+/// Whether every subject that `narrow` can match is matched by `wide`.
+fn covers(wide: &str, narrow: &str) -> bool {
+    let (mut wide, mut narrow) = (wide.split('.'), narrow.split('.'));
+    loop {
+        match (wide.next(), narrow.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(token)) if token != ">" => {}
+            (Some(wide), Some(token)) if wide == token => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Whether a subject exists that both filters match.
+fn overlaps(one: &str, other: &str) -> bool {
+    let (mut one, mut other) = (one.split('.'), other.split('.'));
+    loop {
+        match (one.next(), other.next()) {
+            (Some(">"), Some(_)) | (Some(_), Some(">")) | (None, None) => return true,
+            (Some(a), Some(b)) if a == "*" || b == "*" || a == b => {}
+            _ => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wider_subject_covers_a_narrower_one() {
+        for (wide, narrow) in [
+            (">", "a.*"),
+            ("a.>", "a.*"),
+            ("a.*", "a.*"),
+            ("a.*", "a.b"),
+            ("a.>", "a.*.>"),
+            ("*.*", "a.*"),
+        ] {
+            assert!(covers(wide, narrow), "{wide} {narrow}");
+        }
+        for (wide, narrow) in [
+            ("a.b", "a.*"),
+            ("a.*", "a.>"),
+            ("a.*", "a.*.*"),
+            ("a.*.*", "a.*"),
+            ("a.>", "a"),
+            ("b.*", "a.*"),
+        ] {
+            assert!(!covers(wide, narrow), "{wide} {narrow}");
+        }
+    }
+
+    #[test]
+    fn filters_overlap_when_a_subject_fits_both() {
+        for (one, other) in [("a.*", "a.b"), ("a.>", "a.3.>"), ("*.b", "a.*"), (">", "x")] {
+            assert!(overlaps(one, other) && overlaps(other, one), "{one} {other}");
+        }
+        for (one, other) in [("a.1.>", "a.2.>"), ("a.b", "a.c"), ("a.*", "a.b.c"), ("a.>", "a")] {
+            assert!(!overlaps(one, other) && !overlaps(other, one), "{one} {other}");
+        }
+    }
+}
