@@ -192,6 +192,11 @@ impl Settings {
         self.session_timeout / CLOCK_RATE_ERROR + self.cancel_grace()
     }
 
+    /// How long the engine waits before it tries a failed step again.
+    pub(crate) fn retry_interval(&self) -> Duration {
+        (self.heartbeat_interval() / 4).clamp(Duration::from_millis(20), Duration::from_millis(250))
+    }
+
     /// Checks all settings.
     ///
     /// # Errors

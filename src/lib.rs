@@ -1,12 +1,16 @@
 //! jetring
 mod clock;
 pub mod config;
+mod driver;
 pub mod engine;
 pub mod error;
+mod group;
 pub mod handler;
 pub mod ids;
 pub mod lanes;
+mod member;
 pub mod names;
+mod nats;
 pub mod partitioning;
 pub mod records;
 pub mod ring;
@@ -14,7 +18,12 @@ pub mod ring;
 pub mod testing;
 pub mod time;
 
-pub use config::{Settings, SettingsError};
+pub use config::{OnOverrun, RetryPolicy, Settings, SettingsError, StartFrom};
+pub use driver::Status;
+pub use engine::{Activity, Change, FenceReason, MemberPhase};
 pub use error::Error;
-
-mod nats;
+pub use group::Group;
+pub use handler::{Cancellation, Delivery, Failure, Handler};
+pub use ids::{FencingToken, Generation, GroupName, MemberId, Partition};
+pub use member::Member;
+pub use partitioning::{Partitions, SubjectPattern, Token, Transformed};

@@ -1,7 +1,7 @@
 //! Every side effect a member can have on the outside, in one place.
 //!
 //! The engine only ever returns these; the driver only ever carries them out. A command with a [`Ticket`] is answered by
-//! exactly one [`Event::Done`](super::Event::Done) that bears the same ticket, be it success, failure or a time-out.
+//! exactly one [`Event::Done`](super::Event::Done) or [`Event::Unanswered`](super::Event::Unanswered) with the same ticket.
 
 use crate::ids::{Epoch, FencingToken, MemberId, Partition, Revision};
 use crate::lanes::Filter;

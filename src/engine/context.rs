@@ -12,7 +12,8 @@ use crate::records::{AssignmentRecord, ClaimRecord, ProgressRecord};
 use crate::time::Time;
 
 use super::command::{Command, Ticket};
-use super::status::Change;
+use super::event::{CreateFault, Fault, Reply, WriteFault};
+use super::status::{Change, Refusal};
 
 /// How the stream forgets messages, which decides how consumers are swapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,6 +84,37 @@ pub(super) enum Purpose {
     Survey,
     /// A step of one partition. The number tells an answer to an abandoned step.
     Partition(Partition, u32, PartitionAsk),
+}
+
+impl Purpose {
+    /// The reply that says that nothing is known.
+    pub(super) fn unanswered(&self) -> Reply {
+        let fault = || Fault("no answer in time".to_owned());
+        let written = || Reply::Written(Err(WriteFault::Unknown(fault().0)));
+        match self {
+            Self::Presence(PresenceAsk::Prepare) => Reply::Prepared(Err(Refusal::Retry(fault().0))),
+            Self::Presence(PresenceAsk::ReadBeforeEntering | PresenceAsk::ReadBeat) | Self::ReadPeer(_) => {
+                Reply::Member(Err(fault()))
+            }
+            Self::Presence(PresenceAsk::Bury | PresenceAsk::Enter | PresenceAsk::Beat | PresenceAsk::Purge)
+            | Self::MarkDead(..)
+            | Self::WritePlan(..) => written(),
+            Self::Refresh | Self::PlanBasis => Reply::Group(Err(fault())),
+            Self::ReadAssignment => Reply::Assignment(Err(fault())),
+            Self::ReadClaims => Reply::Claims(Err(fault())),
+            Self::Survey => Reply::Survey(Err(fault())),
+            Self::Partition(_, _, ask) => match ask {
+                PartitionAsk::ReadClaim | PartitionAsk::Confirm => Reply::Claim(Err(fault())),
+                PartitionAsk::ReadOwner(_) => Reply::Member(Err(fault())),
+                PartitionAsk::Win(_) | PartitionAsk::Raise | PartitionAsk::CloseProgress => written(),
+                PartitionAsk::Save(_) | PartitionAsk::Release => written(),
+                PartitionAsk::ReadProgress | PartitionAsk::ReadForSave => Reply::Progress(Err(fault())),
+                PartitionAsk::Inspect(..) => Reply::Consumer(Err(fault())),
+                PartitionAsk::Create(_) => Reply::Created(Err(CreateFault::Unknown(fault().0))),
+                PartitionAsk::Delete(..) | PartitionAsk::Sweep(_) => Reply::Deleted(Err(fault())),
+            },
+        }
+    }
 }
 
 /// Steps of the member's own record.

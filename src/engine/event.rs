@@ -141,6 +141,8 @@ pub enum Event {
     Seen(Seen),
     /// The answer to a command.
     Done(Ticket, Reply),
+    /// A command was not answered in time. What it was to do may have happened, or may still happen.
+    Unanswered(Ticket),
     /// The service wants the member to leave.
     Leave,
     /// A drained partition runs nothing any more; with the final marks of every filter that was open.

@@ -28,7 +28,7 @@ mod tenure;
 use std::collections::BTreeMap;
 
 use crate::ids::{FencingToken, Generation, Incarnation, MemberId, Partition, Revision};
-use crate::records::{AssignmentRecord, ClaimRecord, Entry, MemberRecord};
+use crate::records::{AssignmentRecord, ClaimRecord, Entry};
 use crate::time::Time;
 
 pub use command::{Command, ConsumerSpec, Ticket, WatchScope};
@@ -36,7 +36,7 @@ pub use context::{EngineSettings, Retention};
 pub use event::{
     CreateFault, Event, Fault, GroupView, Position, Prepared, ReopenReason, Reply, Seen, Survey, WriteFault,
 };
-pub use status::{Change, FenceReason, Refusal, Stop};
+pub use status::{Change, FenceReason, MemberPhase, Refusal, Stop};
 
 use context::{Context, PartitionAsk, PresenceAsk, Purpose, earliest};
 use membership::Membership;
@@ -114,6 +114,27 @@ impl Engine {
     /// Whether a handler may be started at `now`: the member's lease is in force.
     pub fn may_dispatch(&self, now: Time) -> bool {
         self.presence.lease_valid(&self.cx, now)
+    }
+
+    /// When the lease ends unless a heartbeat is confirmed; `None` outside the group.
+    pub fn lease_end(&self) -> Option<Time> {
+        self.in_group().then(|| self.presence.lease_end(&self.cx))
+    }
+
+    /// The member.
+    pub fn member(&self) -> &MemberId {
+        &self.cx.settings.member
+    }
+
+    /// Where the member stands.
+    pub fn phase(&self) -> MemberPhase {
+        match self.presence.phase {
+            Phase::New | Phase::Asking | Phase::Pausing(_) | Phase::Observing { .. } => MemberPhase::Joining,
+            Phase::Active => MemberPhase::Active,
+            Phase::Leaving => MemberPhase::Leaving,
+            Phase::Fenced { .. } => MemberPhase::Fenced,
+            Phase::Stopped => MemberPhase::Ended,
+        }
     }
 
     /// This life of the member.
@@ -197,6 +218,12 @@ impl Engine {
             Event::Seen(seen) => self.on_seen(seen),
             Event::Done(ticket, reply) => {
                 if let Some(purpose) = self.cx.pending.remove(&ticket) {
+                    self.on_done(purpose, reply);
+                }
+            }
+            Event::Unanswered(ticket) => {
+                if let Some(purpose) = self.cx.pending.remove(&ticket) {
+                    let reply = purpose.unanswered();
                     self.on_done(purpose, reply);
                 }
             }
@@ -537,6 +564,3 @@ impl PartitionSlot {
         }
     }
 }
-
-/// A member's own record as an observer would see it; used by tests and status displays.
-pub type MemberEntry = Entry<MemberRecord>;

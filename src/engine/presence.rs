@@ -104,18 +104,13 @@ impl Presence {
         }
     }
 
-    /// When the newest heartbeat known to have taken effect was sent.
-    pub(super) fn confirmed_sent(&self) -> Time {
-        self.confirmed_sent
-    }
-
     /// Whether the member takes part and its lease is in force: the check before every dispatch.
     pub(super) fn lease_valid(&self, cx: &Context, now: Time) -> bool {
         matches!(self.phase, Phase::Active | Phase::Leaving) && now < self.lease_end(cx)
     }
 
     /// When the member must have cut itself off unless a heartbeat is confirmed.
-    fn lease_end(&self, cx: &Context) -> Time {
+    pub(super) fn lease_end(&self, cx: &Context) -> Time {
         let lease = cx.settings.session_timeout.saturating_sub(cx.settings.lease_margin);
         self.confirmed_sent + lease
     }

@@ -41,6 +41,22 @@ pub enum FenceReason {
     Replaced,
 }
 
+/// Where a member stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MemberPhase {
+    /// It is entering the group, for the first time or again.
+    Joining,
+    /// It takes part.
+    Active,
+    /// It is handing its partitions over and will end.
+    Leaving,
+    /// It has cut itself off and waits for its handlers to end.
+    Fenced,
+    /// It has ended.
+    Ended,
+}
+
 /// Something that happened to the member or the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -119,6 +119,12 @@ impl<M: Clone> Lanes<M> {
         })
     }
 
+    /// Everything of the filter up to this sequence is finished. `None` if it is not open.
+    pub fn floor(&self, partition: Partition, filter: &Filter) -> Option<u64> {
+        let id = self.tenures.get(&partition)?.filters.get(filter)?;
+        self.filters.get(id).map(|filter| filter.floor.mark().sequence)
+    }
+
     fn lanes_of(&self, id: FilterId) -> impl Iterator<Item = &Lane> {
         let keys = self
             .filters

@@ -1,6 +1,6 @@
 //! The strategy for streams that nobody may change: one filter per key, found by looking at the stream.
 
-use super::{Partitions, Resolved, Strategy, SubjectPattern, SubjectTransform};
+use super::{Partitions, PatternError, Resolved, Strategy, SubjectPattern, SubjectTransform};
 use crate::ids::Partition;
 use crate::ring::hash::key_partition;
 
@@ -17,6 +17,16 @@ impl Token {
     /// For the subjects of `pattern`, spread over `partitions`.
     pub fn new(pattern: SubjectPattern, partitions: Partitions) -> Self {
         Self { pattern, partitions }
+    }
+}
+
+impl Token {
+    /// For the subjects of a pattern such as `some_topic.*`, whose `*` are the key.
+    ///
+    /// # Errors
+    /// [`PatternError`] when the pattern cannot be used.
+    pub fn of(pattern: &str) -> Result<Self, PatternError> {
+        Ok(Self::new(SubjectPattern::parse(pattern)?, Partitions::DEFAULT))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The strategy for new streams: the stream's own subject transform puts the partition into the subject.
 
 use super::{InsertedPartition, Partitions, Resolved, Strategy, SubjectPattern, SubjectTransform};
+use crate::error::Error;
 use crate::ids::Partition;
 
 /// One consumer per partition on a stream whose `subject_transform` stores `some_topic.<partition>.<token>`.
@@ -17,6 +18,16 @@ impl Transformed {
         Self {
             inserted: InsertedPartition::new(pattern, partitions),
         }
+    }
+}
+
+impl Transformed {
+    /// For the subjects of a pattern such as `some_topic.*`, whose `*` are the key, spread over `partitions`.
+    ///
+    /// # Errors
+    /// [`Error::Pattern`] or [`Error::Partitions`] when one of them cannot be used.
+    pub fn of(pattern: &str, partitions: u64) -> Result<Self, Error> {
+        Ok(Self::new(SubjectPattern::parse(pattern)?, Partitions::new(partitions)?))
     }
 }
 

@@ -1,0 +1,504 @@
+//! The one loop of a member: it carries the engine's commands and the lanes' actions out, and turns what comes back into
+//! their inputs.
+//!
+//! ```text
+//!  watch, pulls, answers ──▶ inputs ──▶ engine ──▶ commands ──▶ NATS
+//!                              │          │ ▲
+//!                              ▼          ▼ │
+//!                            lanes ──▶ actions ──▶ handlers, acks, pulls
+//! ```
+//!
+//! Nothing is decided here. The loop itself never waits for the server or for a handler: both run in tasks of their own.
+
+mod commands;
+mod handlers;
+mod status;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::config::{OnOverrun, Settings};
+use crate::engine::{Change, Command, Engine, Event, ReopenReason, Stop};
+use crate::handler::{Handler, Message};
+use crate::ids::{Epoch, Partition};
+use crate::lanes::{Action, Delivered, Filter, Lanes, Outcome, RunId};
+use crate::names::ConsumerName;
+use crate::nats::Nats;
+use crate::nats::consumers::ConsumerSettings;
+use crate::nats::discovery::{Filters, Horizon};
+use crate::nats::pull::{Pulled, PulledMessage};
+use crate::nats::records::Records;
+
+pub(crate) use status::Listener;
+pub use status::Status;
+
+use handlers::Lease;
+
+/// The loop looks up at least this often: a timer may sleep through a suspended machine, and a lost connection is only seen by
+/// looking.
+const LONGEST_SLEEP: Duration = Duration::from_millis(250);
+
+/// How many inputs are taken before the next look at timers.
+const INPUTS_AT_ONCE: usize = 256;
+
+/// How many requests of the engine may be under way; heartbeats do not count.
+const REQUESTS_IN_FLIGHT: usize = 64;
+
+/// What comes back to the loop.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// For the engine.
+    Event(Event),
+    /// The group is prepared: these are its records.
+    Opened(Records),
+    /// From a pull loop.
+    Pulled(Partition, Filter, Epoch, Pulled),
+    /// A handler has ended.
+    Ended(RunId, Outcome),
+}
+
+/// Everything a member is made of, handed over at the start.
+#[derive(Debug)]
+pub(crate) struct Parts<H> {
+    pub(crate) engine: Engine,
+    pub(crate) lanes: Lanes<Arc<Message>>,
+    pub(crate) nats: Nats,
+    pub(crate) settings: Settings,
+    pub(crate) consumers: ConsumerSettings,
+    pub(crate) start_sequence: u64,
+    pub(crate) handler: Arc<H>,
+    pub(crate) listener: Option<Listener>,
+    pub(crate) status: watch::Sender<Status>,
+    pub(crate) leave: CancellationToken,
+}
+
+#[derive(Debug)]
+struct PullLoop {
+    epoch: Epoch,
+    requests: mpsc::UnboundedSender<usize>,
+    task: AbortHandle,
+}
+
+/// The running member.
+#[derive(Debug)]
+pub(crate) struct Driver<H> {
+    parts: Parts<H>,
+    clock: Clock,
+    lease: Arc<Lease>,
+    records: Option<Records>,
+    inputs: mpsc::UnboundedReceiver<Input>,
+    sender: mpsc::UnboundedSender<Input>,
+    acks: mpsc::UnboundedSender<handlers::Answer>,
+    answer_sender: JoinHandle<()>,
+    pulls: BTreeMap<(Partition, Filter), PullLoop>,
+    runs: HashMap<RunId, CancellationToken>,
+    /// The revision of a partition's marks that was last handed to the engine for saving.
+    saved: BTreeMap<Partition, u64>,
+    requests: Arc<Semaphore>,
+    handler_tasks: TaskTracker,
+    /// Tasks that end with the loop.
+    background: JoinSet<()>,
+    watch: Option<AbortHandle>,
+    connects: u64,
+    checkpoint_at: tokio::time::Instant,
+    status_at: tokio::time::Instant,
+    stop: Option<Stop>,
+}
+
+impl<H: Handler> Driver<H> {
+    pub(crate) fn new(parts: Parts<H>) -> Self {
+        let (sender, inputs) = mpsc::unbounded_channel();
+        let (acks, answers) = mpsc::unbounded_channel();
+        let background = JoinSet::new();
+        let answer_sender = tokio::spawn(handlers::send_answers(parts.nats.context.client(), answers));
+        let now = tokio::time::Instant::now();
+        let mut driver = Self {
+            clock: Clock::new(),
+            lease: Arc::new(Lease::default()),
+            records: None,
+            inputs,
+            sender,
+            acks,
+            answer_sender,
+            pulls: BTreeMap::new(),
+            runs: HashMap::new(),
+            saved: BTreeMap::new(),
+            requests: Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT)),
+            handler_tasks: TaskTracker::new(),
+            background,
+            watch: None,
+            connects: 0,
+            checkpoint_at: now + parts.settings.checkpoint_interval,
+            status_at: now,
+            stop: None,
+            parts,
+        };
+        driver.connects = driver.count_connects();
+        if driver.parts.nats.strategy.needs_discovery() {
+            driver.start_discovery();
+        }
+        driver
+    }
+
+    /// Runs the member until it has ended, and says why it did.
+    pub(crate) async fn run(mut self) -> Stop {
+        self.step(Event::Start);
+        let mut inputs = Vec::with_capacity(INPUTS_AT_ONCE);
+        let mut leaving = false;
+        while self.stop.is_none() {
+            self.settle();
+            let sleep = tokio::time::sleep(self.sleep_time());
+            let leave = self.parts.leave.clone();
+            tokio::select! {
+                biased;
+                () = leave.cancelled(), if !leaving => {
+                    leaving = true;
+                    self.step(Event::Leave);
+                }
+                _ = self.inputs.recv_many(&mut inputs, INPUTS_AT_ONCE) => {}
+                () = sleep => {}
+            }
+            self.notice_reconnect();
+            for input in inputs.drain(..) {
+                self.take(input);
+            }
+        }
+        self.end().await
+    }
+
+    /// Ends every task. Handlers have ended: the engine stops only then.
+    async fn end(mut self) -> Stop {
+        self.handler_tasks.close();
+        self.handler_tasks.wait().await;
+        self.background.shutdown().await;
+        let stop = self.stop.take().unwrap_or(Stop::Left);
+        self.publish_status(Some(&stop));
+        // Without a sender the answers end; what was finished last is acked before the member is gone.
+        drop(self.acks);
+        let client = self.parts.nats.context.client();
+        let flush = async {
+            self.answer_sender.await.ok();
+            client.flush().await.ok();
+        };
+        let limit = self.parts.settings.request_timeout;
+        if tokio::time::timeout(limit, flush).await.is_err() {
+            tracing::debug!("the last acks could not be sent; what they are for is in the progress record");
+        }
+        stop
+    }
+
+    fn count_connects(&self) -> u64 {
+        let client = self.parts.nats.context.client();
+        client.statistics().connects.load(Ordering::Relaxed)
+    }
+
+    /// The client tells nobody that it has reconnected: it is seen from its count.
+    fn notice_reconnect(&mut self) {
+        let connects = self.count_connects();
+        if connects == self.connects {
+            return;
+        }
+        self.connects = connects;
+        tracing::info!(group = %self.parts.nats.group, "the connection to the server was made again");
+        let pulls: Vec<_> = self.pulls.iter().map(|(key, pull)| (key.clone(), pull.epoch)).collect();
+        for ((partition, filter), epoch) in pulls {
+            self.parts.lanes.pulls_lost(partition, &filter, epoch);
+        }
+        self.step(Event::Reconnected);
+    }
+
+    fn sleep_time(&self) -> Duration {
+        let now = self.clock.now();
+        let deadlines = [self.parts.engine.deadline(), self.parts.lanes.deadline()];
+        let next = deadlines.into_iter().flatten().min();
+        next.map_or(LONGEST_SLEEP, |at| now.until(at).min(LONGEST_SLEEP))
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Event(event) => self.step(event),
+            Input::Opened(records) => self.records = Some(records),
+            Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
+            Input::Ended(run, outcome) => {
+                self.runs.remove(&run);
+                let now = self.clock.now();
+                self.parts.lanes.ended(now, run, outcome);
+            }
+        }
+    }
+
+    fn on_pulled(&mut self, partition: Partition, filter: &Filter, epoch: Epoch, pulled: Pulled) {
+        let lanes = &mut self.parts.lanes;
+        match pulled {
+            Pulled::Message(message) => self.deliver(partition, filter, epoch, *message),
+            Pulled::Undelivered(count) => lanes.pull_ended(partition, filter, epoch, count),
+            Pulled::Lost => lanes.pulls_lost(partition, filter, epoch),
+            Pulled::Missing => self.reopen(partition, filter.clone(), epoch, ReopenReason::Missing),
+        }
+    }
+
+    fn deliver(&mut self, partition: Partition, filter: &Filter, epoch: Epoch, message: PulledMessage) {
+        let Some(resolved) = self.parts.nats.strategy.resolve(&message.subject) else {
+            // It belongs to no key, so nobody may handle it; it is left unacked and shows as lag.
+            tracing::error!(subject = message.subject, %filter, "a message with a subject that is not of this group's pattern");
+            return;
+        };
+        let delivered = Delivered {
+            stream_sequence: message.stream_sequence,
+            consumer_sequence: message.consumer_sequence,
+            time: message.time,
+            key: resolved.key.into(),
+            reply: message.reply.into(),
+            bytes: message.bytes,
+            message: Arc::new(Message {
+                subject: resolved.subject.into(),
+                payload: message.payload,
+                headers: message.headers,
+            }),
+        };
+        let now = self.clock.now();
+        self.parts.lanes.deliver(now, partition, filter, epoch, delivered);
+    }
+
+    fn reopen(&mut self, partition: Partition, filter: Filter, epoch: Epoch, reason: ReopenReason) {
+        let Some(floor) = self.parts.lanes.floor(partition, &filter) else {
+            return;
+        };
+        self.step(Event::Reopen {
+            partition,
+            filter,
+            epoch,
+            floor,
+            reason,
+        });
+    }
+
+    /// Hands the engine one event and carries out what it answers.
+    fn step(&mut self, event: Event) {
+        let now = self.clock.now();
+        let commands = self.parts.engine.step(now, event);
+        self.lease.set(self.parts.engine.lease_end());
+        for command in commands {
+            self.carry_out(command);
+        }
+    }
+
+    /// Does everything that is due, until nothing follows from it any more.
+    fn settle(&mut self) {
+        let now = self.clock.now();
+        if self.parts.engine.deadline().is_some_and(|at| now >= at) {
+            self.step(Event::Wake);
+        }
+        self.checkpoint();
+        self.parts.lanes.wake(now);
+        loop {
+            // The lease is looked at before every dispatch, on a clock that counts suspended time.
+            if self.parts.engine.may_dispatch(self.clock.now()) {
+                self.parts.lanes.dispatch();
+            }
+            let actions: Vec<_> = self.parts.lanes.actions().collect();
+            if actions.is_empty() {
+                break;
+            }
+            for action in actions {
+                self.act(action);
+            }
+        }
+        if tokio::time::Instant::now() >= self.status_at {
+            self.publish_status(None);
+        }
+    }
+
+    fn act(&mut self, action: Action<Arc<Message>>) {
+        match action {
+            Action::Run(run) => self.run_handler(run),
+            Action::Cancel { run } => {
+                if let Some(cancel) = self.runs.get(&run) {
+                    cancel.cancel();
+                }
+            }
+            Action::Ack { reply } => self.answer(handlers::Answer::Ack(reply)),
+            Action::Terminate { reply } => self.answer(handlers::Answer::Terminate(reply)),
+            Action::InProgress { reply } => self.answer(handlers::Answer::InProgress(reply)),
+            Action::Pull {
+                partition,
+                filter,
+                epoch,
+                messages,
+            } => {
+                let pull = self.pulls.get(&(partition, filter)).filter(|pull| pull.epoch == epoch);
+                if let Some(pull) = pull {
+                    pull.requests.send(messages).ok();
+                }
+            }
+            Action::Reopen {
+                partition,
+                filter,
+                epoch,
+                gap,
+            } => {
+                tracing::info!(%partition, %filter, %epoch, gap.expected, gap.found, "a delivery was lost");
+                self.reopen(partition, filter, epoch, ReopenReason::Gap);
+            }
+            Action::DeadLetter(letter) => {
+                let now = self.clock.now();
+                let answer = Err("the group has no stream for dead letters".to_owned());
+                self.parts.lanes.dead_lettered(now, letter.run, answer);
+            }
+            Action::Parked(parked) => tracing::error!(
+                partition = %parked.partition,
+                key = %parked.key,
+                sequence = parked.stream_sequence,
+                error = parked.error,
+                "the key waits: its message was given up and cannot be stored as a dead letter: {}",
+                parked.store_error
+            ),
+            Action::Drained { partition, marks, .. } => {
+                self.stop_pulls(partition);
+                self.parts.lanes.close(partition);
+                self.saved.remove(&partition);
+                self.step(Event::Drained { partition, marks });
+            }
+            Action::Ended { partition, token } => self.step(Event::Ended { partition, token }),
+        }
+    }
+
+    fn answer(&self, answer: handlers::Answer) {
+        // The receiver lives as long as the loop.
+        self.acks.send(answer).ok();
+    }
+
+    fn stop_pulls(&mut self, partition: Partition) {
+        self.pulls.retain(|(other, _), pull| {
+            let keep = *other != partition;
+            if !keep {
+                pull.task.abort();
+            }
+            keep
+        });
+    }
+
+    fn start_pull(&mut self, partition: Partition, filter: Filter, epoch: Epoch) {
+        let (requests, asked) = mpsc::unbounded_channel();
+        let name = ConsumerName::new(&self.parts.nats.group, partition, &filter, epoch);
+        let (nats, sender, own_filter) = (self.parts.nats.clone(), self.sender.clone(), filter.clone());
+        let task = self.background.spawn(async move {
+            let on_pulled = |pulled| {
+                sender
+                    .send(Input::Pulled(partition, own_filter.clone(), epoch, pulled))
+                    .ok();
+            };
+            nats.pull(&name, &own_filter, asked, on_pulled).await;
+        });
+        let pull = PullLoop { epoch, requests, task };
+        if let Some(former) = self.pulls.insert((partition, filter), pull) {
+            former.task.abort();
+        }
+    }
+
+    /// Hands the engine what the lanes have finished since the last time, at most every `checkpoint_interval`.
+    fn checkpoint(&mut self) {
+        let now = tokio::time::Instant::now();
+        if now < self.checkpoint_at {
+            return;
+        }
+        self.checkpoint_at = now + self.parts.settings.checkpoint_interval;
+        let partitions: Vec<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
+        for partition in partitions {
+            let changes = self.parts.lanes.changes(partition);
+            if self.saved.insert(partition, changes) != Some(changes) {
+                let marks = self.parts.lanes.progress(partition);
+                self.step(Event::Checkpoint { partition, marks });
+            }
+        }
+    }
+
+    /// Looks for new keys for as long as the member lives.
+    fn start_discovery(&mut self) {
+        let (nats, sender) = (self.parts.nats.clone(), self.sender.clone());
+        let interval = self.parts.settings.discovery_interval;
+        self.background.spawn(async move {
+            let mut known = Horizon::default();
+            loop {
+                tokio::time::sleep(interval).await;
+                match nats.discover(known).await {
+                    Ok(None) => {}
+                    Ok(Some((horizon, filters))) => {
+                        known = horizon;
+                        let filters: Filters = filters;
+                        sender.send(Input::Event(Event::Discovered(filters))).ok();
+                    }
+                    Err(fault) => tracing::debug!(%fault, "looking for new keys failed"),
+                }
+            }
+        });
+    }
+
+    fn overrun(&self) {
+        let running = self.runs.len();
+        tracing::error!(
+            member = %self.parts.engine.member(),
+            running,
+            "handlers still run although the lease is over: they may overlap with those of the next owner"
+        );
+        if self.parts.settings.on_overrun == OnOverrun::Abort {
+            std::process::abort();
+        }
+    }
+
+    fn notify(&mut self, change: &Change) {
+        status::log(self.parts.engine.member(), &self.parts.nats.group, change);
+        if let Some(listener) = &self.parts.listener {
+            listener.call(change);
+        }
+        self.status_at = tokio::time::Instant::now();
+    }
+
+    fn carry_out(&mut self, command: Command) {
+        match command {
+            Command::Watch(scope) => self.start_watch(scope),
+            Command::Open {
+                partition,
+                filter,
+                epoch,
+                marks,
+            } => {
+                let now = self.clock.now();
+                self.start_pull(partition, filter.clone(), epoch);
+                self.parts.lanes.open(now, partition, filter, epoch, marks);
+            }
+            Command::Reopen {
+                partition,
+                filter,
+                epoch,
+            } => {
+                let now = self.clock.now();
+                self.start_pull(partition, filter.clone(), epoch);
+                self.parts.lanes.reopen(now, partition, &filter, epoch);
+            }
+            Command::Drain(partition) => self.parts.lanes.stop(partition),
+            Command::CancelHandlers(partition) => self.parts.lanes.cancel(partition),
+            Command::Close(partition, token) => {
+                self.stop_pulls(partition);
+                self.saved.remove(&partition);
+                self.parts.lanes.close(partition);
+                if self.parts.lanes.running(partition) == 0 {
+                    // Also where the lanes had drained it already and so say nothing more.
+                    self.sender.send(Input::Event(Event::Ended { partition, token })).ok();
+                }
+            }
+            Command::Notify(change) => self.notify(&change),
+            Command::Overrun => self.overrun(),
+            Command::Stop(stop) => self.stop = Some(stop),
+            request => self.request(request),
+        }
+    }
+}
