@@ -1,6 +1,19 @@
-//! jetring
+#![doc = include_str!("../README.md")]
+//!
+//! # Where things are
+//!
+//! ```text
+//! KV watch ──▶ engine (pure) ──▶ commands ──▶ driver ──▶ claims, consumers
+//!                                               │
+//!                     pulls ──▶ lanes (pure) ──▶ handler ──▶ ack
+//! ```
+//!
+//! [`Group`] and [`Member`] are the public face. [`engine`] and [`lanes`] hold all decisions and know no clock and no socket;
+//! [`ring`] and [`partitioning`] are plain functions under them. [`docs::protocol`] says how it all fits together, and why.
+
 mod clock;
 pub mod config;
+pub mod docs;
 mod driver;
 pub mod engine;
 pub mod error;

@@ -126,7 +126,7 @@ impl<H: Handler> Driver<H> {
             let result = match nats.prepare(&settings, start_sequence).await {
                 Ok(ready) => {
                     let records = Records::new(ready.bucket, Keys::new(&nats.group));
-                    sender.send(Input::Opened(records)).ok();
+                    sender.send(Input::Opened(Box::new(records))).ok();
                     Ok(ready.prepared)
                 }
                 Err(error) if error.is_retryable() => Err(Refusal::Retry(error.to_string())),

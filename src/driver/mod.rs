@@ -58,7 +58,7 @@ pub(crate) enum Input {
     /// For the engine.
     Event(Event),
     /// The group is prepared: these are its records.
-    Opened(Records),
+    Opened(Box<Records>),
     /// From a pull loop.
     Pulled(Partition, Filter, Epoch, Pulled),
     /// A handler has ended.
@@ -225,7 +225,7 @@ impl<H: Handler> Driver<H> {
     fn take(&mut self, input: Input) {
         match input {
             Input::Event(event) => self.step(event),
-            Input::Opened(records) => self.records = Some(records),
+            Input::Opened(records) => self.records = Some(*records),
             Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
             Input::Ended(run, outcome) => {
                 self.runs.remove(&run);

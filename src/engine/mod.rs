@@ -321,11 +321,7 @@ impl Engine {
                 self.each_slot(|slot, cx, _| slot.on_member_changed(cx, &id));
             }
             (Purpose::ReadPeer(id), Reply::Member(result)) => self.membership.on_peer_read(&self.cx, &id, result),
-            (Purpose::Refresh, Reply::Group(result)) => {
-                if let Ok(view) = result {
-                    self.on_group_view(view);
-                }
-            }
+            (Purpose::Refresh, Reply::Group(Ok(view))) => self.on_group_view(view),
             (Purpose::PlanBasis, Reply::Group(result)) => {
                 if let Ok(view) = &result {
                     self.on_group_view(view.clone());
@@ -538,7 +534,7 @@ impl PartitionSlot {
             (PartitionAsk::ReadClaim, Reply::Claim(result)) if matches!(self.stage, Stage::Reading) => {
                 self.on_claim_read(cx, around, result);
             }
-            (PartitionAsk::ReadOwner(owner), Reply::Member(result)) if matches!(self.stage, Stage::Judging(_)) => {
+            (PartitionAsk::ReadOwner(owner), Reply::Member(result)) if matches!(self.stage, Stage::Judging) => {
                 self.on_owner_read(cx, around, &owner, result);
             }
             (PartitionAsk::Win(written), Reply::Written(result)) if matches!(self.stage, Stage::Winning) => {

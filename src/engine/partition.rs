@@ -36,7 +36,7 @@ pub(super) enum Stage {
     /// The claim is being read.
     Reading,
     /// The record of the claim's owner is being read.
-    Judging(MemberId),
+    Judging,
     /// The claim is absent: are there consumers of the group, whose owner may still run?
     Surveying,
     /// It cannot be taken yet; looked at again at the given time, or when a hint comes.
@@ -107,7 +107,7 @@ impl PartitionSlot {
     pub(super) fn pump(&mut self, cx: &mut Context, around: &mut Surroundings<'_>) {
         match (&self.stage, self.wanted) {
             (Stage::Idle, Some(_)) => self.begin(cx, around),
-            (Stage::Reading | Stage::Judging(_) | Stage::Surveying | Stage::Waiting(_), None) => self.abandon(),
+            (Stage::Reading | Stage::Judging | Stage::Surveying | Stage::Waiting(_), None) => self.abandon(),
             (Stage::Waiting(until), Some(_)) if cx.now >= *until => self.read_claim(cx),
             (Stage::Held(_), _) => self.pump_tenure(cx, around),
             _ => {}
@@ -240,7 +240,7 @@ impl PartitionSlot {
             Some(claim) if claim.state == ClaimState::Released => self.take_when_allowed(cx, around),
             Some(claim) => {
                 let owner = claim.owner.clone();
-                self.stage = Stage::Judging(owner.clone());
+                self.stage = Stage::Judging;
                 self.ask(cx, PartitionAsk::ReadOwner(owner.clone()), |ticket| {
                     Command::ReadMember(ticket, owner)
                 });
