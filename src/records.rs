@@ -78,7 +78,7 @@ struct Tagged<'a, T> {
 ///
 /// # Panics
 /// Never: the record types have string keys and no failing serializer.
-#[allow(clippy::expect_used)] // the message proves why it cannot fail
+#[expect(clippy::expect_used, reason = "the message proves why it cannot fail")]
 pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     serde_json::to_vec(&Tagged {
         v: RECORD_VERSION,

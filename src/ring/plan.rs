@@ -179,6 +179,7 @@ pub fn plan(input: &PlanInput<'_>) -> Plan {
 }
 
 /// Members are counted in `u32` where there is one number per partition.
+#[expect(clippy::expect_used, reason = "the message proves why it cannot fail")]
 fn index(member: usize) -> u32 {
     u32::try_from(member).expect("a list of 2^32 member ids does not fit into memory")
 }
