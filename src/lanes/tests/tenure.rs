@@ -11,6 +11,7 @@ fn a_stop_is_drained_at_once_if_nothing_runs() {
     bench.pulls();
     bench.lanes.stop(P);
     assert_eq!(bench.drained(), [Marks::default()], "what was held stays unfinished");
+    bench.deliver(2, "b");
     assert_eq!(bench.lanes.status().held, 0);
     assert_eq!(bench.pulls(), [0; 0]);
     bench.lanes.stop(P);
