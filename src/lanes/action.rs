@@ -110,7 +110,7 @@ pub enum Action<M> {
     DeadLetter(DeadLetter<M>),
     /// A dead letter could not be stored. Its key waits until it can be; said once per message.
     Parked(Parked),
-    /// After [`Lanes::stop`](super::Lanes::stop): nothing of the partition runs any more. Said once.
+    /// After [`Lanes::stop`](super::Lanes::stop): nothing of the partition runs any more, of older tenures neither. Said once.
     Drained {
         /// The partition.
         partition: Partition,
@@ -119,7 +119,7 @@ pub enum Action<M> {
         /// The final marks per filter.
         marks: BTreeMap<Filter, Marks>,
     },
-    /// After [`Lanes::close`](super::Lanes::close): the last handler of the tenure has ended. Said once.
+    /// After [`Lanes::close`](super::Lanes::close): the last handler of the tenure and of older ones has ended. Said once.
     Ended {
         /// The partition.
         partition: Partition,

@@ -130,7 +130,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     /// Whether handlers of an older tenure still run.
-    fn has_leftover(&self, partition: Partition) -> bool {
+    pub(super) fn has_leftover(&self, partition: Partition) -> bool {
         let mut from = self.leftover.range((partition, FencingToken(0))..);
         from.next().is_some_and(|(&(other, _), _)| other == partition)
     }

@@ -108,7 +108,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     /// Drops a partition at once, because ownership is lost or was given up: what runs is cancelled and can no longer finish
-    /// anything. [`Action::Ended`] follows when its last handler has ended.
+    /// anything. [`Action::Ended`] follows when its last handler has ended, and those of older tenures of the partition.
     pub fn close(&mut self, partition: Partition) {
         let Some(tenure) = self.tenures.get(&partition) else {
             return;
@@ -118,11 +118,8 @@ impl<M: Clone> Lanes<M> {
         self.drop_held(partition);
         self.tenures.remove(&partition);
         self.line.retain(|&other| other != partition);
-        if running == 0 {
-            self.actions.push_back(Action::Ended { partition, token });
-        } else {
-            self.leftover.insert((partition, token), running);
-        }
+        self.leftover.insert((partition, token), running);
+        self.say_ended(partition);
         // Each of the others may hold more now.
         self.wanting.extend(self.filters.keys());
     }
@@ -147,10 +144,11 @@ impl<M: Clone> Lanes<M> {
 
     /// Says that a partition is drained, if it is.
     pub(super) fn drained(&mut self, partition: Partition) {
+        let leftover = self.has_leftover(partition);
         let Some(tenure) = self.tenures.get_mut(&partition) else {
             return;
         };
-        if tenure.phase != Phase::Draining || !tenure.is_quiet() {
+        if tenure.phase != Phase::Draining || !tenure.is_quiet() || leftover {
             return;
         }
         tenure.phase = Phase::Drained;
@@ -188,10 +186,18 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         *running -= 1;
-        if *running == 0 {
+        self.say_ended(partition);
+        self.line_up_partition(partition);
+        self.drained(partition);
+    }
+
+    /// Says which closed tenures have ended: a younger one not before an older one.
+    fn say_ended(&mut self, partition: Partition) {
+        while let Some((&(other, token), &0)) = self.leftover.range((partition, FencingToken(0))..).next()
+            && other == partition
+        {
             self.leftover.remove(&(partition, token));
             self.actions.push_back(Action::Ended { partition, token });
-            self.line_up_partition(partition);
         }
     }
 

@@ -45,9 +45,13 @@ fn stop() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn fence() -> impl Strategy<Value = Step> {
+    (any::<u8>(), any::<u8>()).prop_map(|(partition, to)| Step::Fence { partition, to })
+}
+
 fn failure() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (any::<u8>(), any::<u8>()).prop_map(|(partition, to)| Step::Fence { partition, to }),
+        2 => fence(),
         1 => any::<u8>().prop_map(|member| Step::Crash { member }),
     ]
 }
@@ -74,7 +78,7 @@ fn steps(step: impl Strategy<Value = Step>) -> impl Strategy<Value = Vec<Step>> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
     #[test]
     fn s01_order_holds_and_nothing_repeats_over_a_bad_network(
@@ -90,6 +94,14 @@ proptest! {
         work_queue: bool,
     ) {
         prop_assert_eq!(play(&steps, work_queue).check.repeats, 0);
+    }
+
+    #[test]
+    fn s17_a_partition_that_comes_back_never_has_two_handlers_for_a_key(
+        steps in steps(prop_oneof![12 => work(), 1 => fence()]),
+        work_queue: bool,
+    ) {
+        play(&steps, work_queue);
     }
 
     #[test]

@@ -11,6 +11,7 @@ fn a_stop_is_drained_at_once_if_nothing_runs() {
     bench.pulls();
     bench.lanes.stop(P);
     assert_eq!(bench.drained(), [Marks::default()], "what was held stays unfinished");
+    bench.deliver(2, "b");
     assert_eq!(bench.lanes.status().held, 0);
     assert_eq!(bench.pulls(), [0; 0]);
     bench.lanes.stop(P);
@@ -201,4 +202,25 @@ fn close_all_ends_every_tenure() {
     bench.lanes.stop(P);
     bench.lanes.close(P);
     assert_eq!(bench.ended(), []);
+}
+
+#[test]
+fn neither_a_drain_nor_an_end_overtakes_older_handlers() {
+    for stop in [true, false] {
+        let mut bench = Bench::new(settings());
+        bench.deliver(1, "a");
+        bench.started();
+        bench.lanes.close(P);
+        bench.lanes.open(bench.now, P, filter(), epoch(2, 0), Marks::default());
+        if stop {
+            bench.lanes.stop(P);
+        } else {
+            bench.lanes.close(P);
+        }
+        assert_eq!((bench.drained().len(), bench.ended().len()), (0, 0));
+        bench.end(1, Outcome::Cancelled);
+        assert_eq!(bench.drained().len(), usize::from(stop));
+        bench.lanes.close(P);
+        assert_eq!(bench.ended(), [FencingToken(1), FencingToken(2)]);
+    }
 }
