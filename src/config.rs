@@ -54,6 +54,28 @@ impl Default for RetryPolicy {
     }
 }
 
+/// Where messages go that are given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetterSettings {
+    /// The stream. It must not hold the group's own subjects.
+    pub stream: String,
+    /// What stands in front of the original subject: a dead letter of `orders.7` is stored as `<prefix>.orders.7`.
+    pub prefix: String,
+    /// The replicas of the stream if it has to be created; `None`: it has to be there already.
+    pub create_with_replicas: Option<usize>,
+}
+
+impl DeadLetterSettings {
+    /// Dead letters go to the stream `stream`, which is created if it is not there, under subjects that begin with `prefix`.
+    pub fn new(stream: impl Into<String>, prefix: impl Into<String>) -> Self {
+        Self {
+            stream: stream.into(),
+            prefix: prefix.into(),
+            create_with_replicas: Some(1),
+        }
+    }
+}
+
 /// The settings of a group's members.
 ///
 /// `session_timeout`, `ring_seed` and `virtual_nodes` are the group's: the first member writes them down, and one that
@@ -102,6 +124,11 @@ pub struct Settings {
     pub ack_wait: Duration,
     /// How a failed message is tried again.
     pub retry: RetryPolicy,
+    /// How long one attempt may take before it is cancelled and counts as failed. `None`: as long as it likes.
+    pub handler_timeout: Option<Duration>,
+    /// Where messages go that are rejected or have failed `retry.max_attempts` times. `None`: nowhere; such a message is kept, its
+    /// key waits, and status and log say so.
+    pub dead_letters: Option<DeadLetterSettings>,
     /// Where the group begins, if this member creates it.
     pub start: StartFrom,
     /// What happens when handlers outlive the lease.
@@ -146,6 +173,8 @@ impl Default for Settings {
             max_held: number(8192),
             ack_wait: Duration::from_secs(30),
             retry: RetryPolicy::default(),
+            handler_timeout: None,
+            dead_letters: None,
             start: StartFrom::First,
             on_overrun: OnOverrun::Report,
             weight: 1,
@@ -267,6 +296,21 @@ impl Settings {
                 self.max_held_per_partition
             ),
         )?;
+        positive(self.handler_timeout.unwrap_or(Duration::MAX), "handler_timeout")?;
+        if let Some(letters) = &self.dead_letters {
+            check(
+                is_literal_subject(&letters.prefix),
+                "dead_letters.prefix",
+                format!("{:?}", letters.prefix),
+                "it has to be a subject without wildcards, white space, empty tokens or a leading $".to_owned(),
+            )?;
+            check(
+                !letters.stream.is_empty() && !letters.stream.contains(FORBIDDEN_IN_STREAM_NAMES),
+                "dead_letters.stream",
+                format!("{:?}", letters.stream),
+                "it has to be the name of a stream: not empty, no white space, none of . * > / \\".to_owned(),
+            )?;
+        }
         check(
             is_bucket_name(&self.bucket),
             "bucket",
@@ -280,6 +324,16 @@ impl Settings {
             "it has to be 1, 3 or 5".to_owned(),
         )
     }
+}
+
+/// What no stream name may hold, besides white space and control characters.
+pub(crate) const FORBIDDEN_IN_STREAM_NAMES: fn(char) -> bool =
+    |c| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
+
+fn is_literal_subject(subject: &str) -> bool {
+    let bad = |c: char| c.is_whitespace() || c.is_control();
+    let literal = |token: &str| !token.is_empty() && token != "*" && token != ">";
+    !subject.starts_with('$') && !subject.contains(bad) && subject.split('.').all(literal)
 }
 
 fn is_bucket_name(name: &str) -> bool {

@@ -7,7 +7,8 @@ use async_nats::jetstream::stream::Config as StreamConfig;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Settings;
+use crate::config::{FORBIDDEN_IN_STREAM_NAMES, Settings};
+use crate::dead_letters::DeadLetters;
 use crate::driver::{Driver, Listener, Parts, Status};
 use crate::engine::{Change, Engine, EngineSettings, MemberPhase, Stop};
 use crate::error::Error;
@@ -59,8 +60,7 @@ impl Group {
         strategy: impl Strategy + 'static,
     ) -> Result<Self, Error> {
         let stream = stream.into();
-        let forbidden = |c: char| c.is_whitespace() || c.is_control() || ".*>/\\".contains(c);
-        if stream.is_empty() || stream.contains(forbidden) {
+        if stream.is_empty() || stream.contains(FORBIDDEN_IN_STREAM_NAMES) {
             return Err(Error::StreamName { stream });
         }
         Ok(Self {
@@ -118,6 +118,13 @@ impl Group {
             nats.check_stream(self.settings.start).await.map(drop)
         })
         .await
+    }
+
+    /// The group's dead letters; `None` if its settings name no place for them.
+    pub fn dead_letters(&self, client: &Client) -> Option<DeadLetters> {
+        let letters = self.settings.dead_letters.as_ref()?;
+        let (stream, prefix) = (letters.stream.clone(), letters.prefix.clone());
+        Some(DeadLetters::new(self.nats(client), stream, prefix))
     }
 
     fn nats(&self, client: &Client) -> Nats {

@@ -13,6 +13,7 @@
 
 mod clock;
 pub mod config;
+pub mod dead_letters;
 pub mod docs;
 mod driver;
 pub mod engine;
@@ -31,7 +32,8 @@ pub mod ring;
 pub mod testing;
 pub mod time;
 
-pub use config::{OnOverrun, RetryPolicy, Settings, SettingsError, StartFrom};
+pub use config::{DeadLetterSettings, OnOverrun, RetryPolicy, Settings, SettingsError, StartFrom};
+pub use dead_letters::{DeadLetter, DeadLetters};
 pub use driver::Status;
 pub use engine::{Activity, Change, FenceReason, MemberPhase};
 pub use error::Error;

@@ -2,15 +2,18 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::dead_letters::Origin;
 use crate::handler::{Cancellation, Delivery, Failure, FailureKind, Handler, Message};
-use crate::lanes::{Outcome, Run};
+use crate::lanes::{DeadLetter, Outcome, Run};
+use crate::nats::unix_nanos;
 use crate::time::Time;
 
 use super::{Driver, Input};
@@ -72,12 +75,16 @@ impl<H: Handler> Driver<H> {
             cancellation: Cancellation(cancel.clone()),
         };
         let (handler, sender) = (self.parts.handler.clone(), self.sender.clone());
-        let (lease, clock, grace) = (self.lease.clone(), self.clock, self.parts.settings.cancel_grace());
+        let (lease, clock) = (self.lease.clone(), self.clock);
+        let limits = Limits {
+            time: self.parts.settings.handler_timeout,
+            grace: self.parts.settings.cancel_grace(),
+        };
         self.handler_tasks.spawn(async move {
             let outcome = if cancel.is_cancelled() || lease.is_over(clock.now()) {
                 Outcome::Cancelled
             } else {
-                handle(&*handler, delivery, &cancel, grace).await
+                handle(&*handler, delivery, &cancel, limits).await
             };
             // The future is gone by now: whoever is told this may rely on it.
             sender.send(Input::Ended(id, outcome)).ok();
@@ -85,19 +92,70 @@ impl<H: Handler> Driver<H> {
     }
 }
 
+impl<H: Handler> Driver<H> {
+    /// Stores a dead letter with a confirmed publish. The lanes end the original only when that is answered.
+    pub(super) fn store_dead_letter(&mut self, letter: DeadLetter<Arc<Message>>) {
+        let run = letter.run;
+        let Some(settings) = self.parts.settings.dead_letters.clone() else {
+            let now = self.clock.now();
+            let answer = Err("the group's settings name no stream for dead letters".to_owned());
+            return self.parts.lanes.dead_lettered(now, run, answer);
+        };
+        let origin = Origin {
+            subject: letter.message.subject.to_string(),
+            stream: self.parts.nats.stream.to_string(),
+            sequence: letter.stream_sequence,
+            key: letter.key.to_string(),
+            group: self.parts.nats.group.to_string(),
+            member: self.parts.engine.member().to_string(),
+            partition: letter.partition.0.into(),
+            token: letter.token.0,
+            attempts: letter.attempts.into(),
+            published: letter.time,
+            failed: unix_nanos(SystemTime::now()),
+            error: letter.error,
+        };
+        let (nats, sender) = (self.parts.nats.clone(), self.sender.clone());
+        self.background.spawn(async move {
+            let what = || "storing a dead letter".to_owned();
+            let store = nats.store_dead_letter(&settings.prefix, &settings.stream, &origin, &letter.message);
+            let stored = nats.bounded(what, store).await;
+            let answer = stored.map_err(|error| error.to_string());
+            sender.send(Input::DeadLettered(run, answer)).ok();
+        });
+    }
+}
+
+/// How long a handler may take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// One attempt.
+    time: Option<Duration>,
+    /// Ending by itself after a cancellation.
+    grace: Duration,
+}
+
 /// Runs the handler to its end, or until its time to end after a cancellation is over.
-async fn handle<H: Handler>(
-    handler: &H,
-    delivery: Delivery,
-    cancel: &CancellationToken,
-    grace: std::time::Duration,
-) -> Outcome {
+async fn handle<H: Handler>(handler: &H, delivery: Delivery, cancel: &CancellationToken, limits: Limits) -> Outcome {
+    let timed_out = AtomicBool::new(false);
     let handled = AssertUnwindSafe(async { handler.handle(delivery).await }).catch_unwind();
     let cut_off = async {
-        cancel.cancelled().await;
-        tokio::time::sleep(grace).await;
+        let time_is_up = async {
+            match limits.time {
+                Some(time) => tokio::time::sleep(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = time_is_up => {
+                timed_out.store(true, Ordering::Relaxed);
+                cancel.cancel();
+            }
+        }
+        tokio::time::sleep(limits.grace).await;
     };
-    tokio::select! {
+    let outcome = tokio::select! {
         biased;
         result = handled => match result {
             Ok(Ok(())) => Outcome::Success,
@@ -107,6 +165,13 @@ async fn handle<H: Handler>(
             Err(panic) => Outcome::Retry { after: None, error: panic_text(&*panic) },
         },
         () = cut_off => Outcome::Cancelled,
+    };
+    match (outcome, limits.time) {
+        (Outcome::Cancelled, Some(time)) if timed_out.load(Ordering::Relaxed) => Outcome::Retry {
+            after: None,
+            error: format!("the handler did not end within {time:?}"),
+        },
+        (outcome, _) => outcome,
     }
 }
 

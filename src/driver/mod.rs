@@ -63,6 +63,8 @@ pub(crate) enum Input {
     Pulled(Partition, Filter, Epoch, Pulled),
     /// A handler has ended.
     Ended(RunId, Outcome),
+    /// A dead letter is stored, or could not be.
+    DeadLettered(RunId, Result<(), String>),
 }
 
 /// Everything a member is made of, handed over at the start.
@@ -232,6 +234,10 @@ impl<H: Handler> Driver<H> {
                 let now = self.clock.now();
                 self.parts.lanes.ended(now, run, outcome);
             }
+            Input::DeadLettered(run, stored) => {
+                let now = self.clock.now();
+                self.parts.lanes.dead_lettered(now, run, stored);
+            }
         }
     }
 
@@ -348,11 +354,7 @@ impl<H: Handler> Driver<H> {
                 tracing::info!(%partition, %filter, %epoch, gap.expected, gap.found, "a delivery was lost");
                 self.reopen(partition, filter, epoch, ReopenReason::Gap);
             }
-            Action::DeadLetter(letter) => {
-                let now = self.clock.now();
-                let answer = Err("the group has no stream for dead letters".to_owned());
-                self.parts.lanes.dead_lettered(now, letter.run, answer);
-            }
+            Action::DeadLetter(letter) => self.store_dead_letter(letter),
             Action::Parked(parked) => tracing::error!(
                 partition = %parked.partition,
                 key = %parked.key,

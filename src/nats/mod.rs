@@ -8,6 +8,7 @@
 //! | `bucket` | the KV bucket: read, list, compare-and-set, watch |
 //! | `records` | the typed records on top of it |
 //! | `consumers` | creating, inspecting, listing and deleting consumers |
+//! | `dead_letters` | storing, reading and replaying dead letters |
 //! | `discovery` | which filters have messages |
 //! | `streams` | whether a stream fits, and provisioning it |
 //! | `prepare` | what is checked and made before a member may enter |
@@ -15,6 +16,7 @@
 
 pub(crate) mod bucket;
 pub(crate) mod consumers;
+pub(crate) mod dead_letters;
 pub(crate) mod discovery;
 pub(crate) mod prepare;
 pub(crate) mod pull;

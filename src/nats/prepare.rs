@@ -33,6 +33,9 @@ impl Nats {
 
     async fn prepare_unbounded(&self, settings: &Settings, start_sequence: Option<u64>) -> Result<Ready, Error> {
         let facts = self.check_stream(settings.start).await?;
+        if let Some(letters) = &settings.dead_letters {
+            self.check_dead_letters(letters).await?;
+        }
         let wanted = self.config_record(settings, &facts, start_sequence);
         let key = Keys::new(&self.group).config();
         let bucket = match Bucket::open(&self.context, &settings.bucket).await? {
@@ -40,6 +43,9 @@ impl Nats {
             None => Bucket::create(&self.context, &settings.bucket, settings.bucket_replicas).await?,
         };
         let config = self.agree(&bucket, &key, wanted).await?;
+        if let Some(letters) = &settings.dead_letters {
+            self.provision_dead_letters(letters).await?;
+        }
         Ok(Ready {
             prepared: Prepared {
                 bucket_created: bucket.created().await?,

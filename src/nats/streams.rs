@@ -5,7 +5,7 @@ use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, Info, RetentionPolicy, SubjectTransform as ServerTransform};
 use futures_util::TryStreamExt;
 
-use crate::config::StartFrom;
+use crate::config::{DeadLetterSettings, StartFrom};
 use crate::engine::Retention;
 use crate::error::Error;
 use crate::names::ConsumerName;
@@ -33,19 +33,23 @@ impl Nats {
     }
 
     async fn stream_info(&self) -> Result<Info, Error> {
-        let found = self.context.get_stream(&*self.stream).await;
+        self.info_of(&self.stream).await
+    }
+
+    async fn info_of(&self, stream: &str) -> Result<Info, Error> {
+        let found = self.context.get_stream(stream).await;
         match found {
             Ok(stream) => Ok(stream.cached_info().clone()),
             Err(error) => Err(match error.kind() {
                 GetStreamErrorKind::JetStream(inner) if inner.error_code() == ErrorCode::STREAM_NOT_FOUND => {
                     Error::StreamMissing {
-                        stream: self.stream.to_string(),
+                        stream: stream.to_owned(),
                     }
                 }
                 GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => Error::StreamName {
-                    stream: self.stream.to_string(),
+                    stream: stream.to_owned(),
                 },
-                _ => no_answer(format!("asking about the stream {}", self.stream), chain(&error)),
+                _ => no_answer(format!("asking about the stream {stream}"), chain(&error)),
             }),
         }
     }
@@ -205,6 +209,48 @@ impl Nats {
         filters.any(|own| overlaps(filter, &own))
     }
 
+    /// Checks that dead letters have a place to go to, or can get one. Changes nothing.
+    pub(crate) async fn check_dead_letters(&self, letters: &DeadLetterSettings) -> Result<(), Error> {
+        let subject = format!("{}.>", letters.prefix);
+        let unsuitable = |reason: String| Error::StreamUnsuitable {
+            stream: letters.stream.clone(),
+            reason,
+        };
+        let pattern = self.strategy.pattern().as_str();
+        if overlaps(&subject, pattern) {
+            return Err(unsuitable(format!(
+                "dead letters under {subject} would come back as messages of {pattern}; use another dead_letters.prefix"
+            )));
+        }
+        match self.info_of(&letters.stream).await {
+            Ok(info) if info.config.subjects.iter().any(|wider| covers(wider, &subject)) => Ok(()),
+            Ok(info) => Err(Error::StreamDoesNotCover {
+                stream: letters.stream.clone(),
+                subject,
+                found: info.config.subjects,
+            }),
+            Err(Error::StreamMissing { .. }) if letters.create_with_replicas.is_some() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates the stream for dead letters if it is not there and may be created.
+    pub(crate) async fn provision_dead_letters(&self, letters: &DeadLetterSettings) -> Result<(), Error> {
+        let (Some(num_replicas), Err(Error::StreamMissing { .. })) =
+            (letters.create_with_replicas, self.info_of(&letters.stream).await)
+        else {
+            return Ok(());
+        };
+        self.create_stream(Config {
+            name: letters.stream.clone(),
+            description: Some(format!("dead letters of the jetring group {}", self.group)),
+            subjects: vec![format!("{}.>", letters.prefix)],
+            num_replicas,
+            ..Config::default()
+        })
+        .await
+    }
+
     /// Creates the stream if it is not there. One that is there is only checked.
     ///
     /// `template` says everything but name, subjects and transform.
@@ -225,13 +271,18 @@ impl Nats {
             source: transform.source,
             destination: transform.destination,
         });
-        let config = Config {
+        self.create_stream(Config {
             name: self.stream.to_string(),
             subjects,
             subject_transform: transform,
             ..template
-        };
-        let what = || format!("creating the stream {}", self.stream);
+        })
+        .await
+    }
+
+    async fn create_stream(&self, config: Config) -> Result<(), Error> {
+        let name = config.name.clone();
+        let what = || format!("creating the stream {name}");
         match self.context.create_stream(config).await {
             Ok(_) => Ok(()),
             Err(error) => Err(match error.kind() {
