@@ -68,6 +68,11 @@ impl Membership {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.peers.len()
+    }
+
     /// Whether the newest known revision of `id` was first seen a full session timeout ago.
     pub(super) fn is_silent(&self, cx: &Context, id: &MemberId) -> bool {
         self.peers
