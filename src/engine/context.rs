@@ -8,7 +8,7 @@ use crate::ids::{GroupName, Incarnation, MemberId, Partition};
 use crate::lanes::Filter;
 use crate::names::ConsumerName;
 use crate::partitioning::Partitions;
-use crate::records::{AssignmentRecord, ClaimRecord, ProgressRecord};
+use crate::records::{AssignmentRecord, ClaimRecord, MemberRecord, ProgressRecord};
 use crate::time::Time;
 
 use super::command::{Command, Ticket};
@@ -96,7 +96,7 @@ impl Purpose {
             Self::Presence(PresenceAsk::ReadBeforeEntering | PresenceAsk::ReadBeat) | Self::ReadPeer(_) => {
                 Reply::Member(Err(fault()))
             }
-            Self::Presence(PresenceAsk::Bury | PresenceAsk::Enter | PresenceAsk::Beat | PresenceAsk::Purge)
+            Self::Presence(PresenceAsk::Bury | PresenceAsk::Enter | PresenceAsk::Beat(_) | PresenceAsk::Purge)
             | Self::MarkDead(..)
             | Self::WritePlan(..) => written(),
             Self::Refresh | Self::PlanBasis => Reply::Group(Err(fault())),
@@ -124,7 +124,8 @@ pub(super) enum PresenceAsk {
     ReadBeforeEntering,
     Bury,
     Enter,
-    Beat,
+    /// A heartbeat that says this.
+    Beat(MemberRecord),
     ReadBeat,
     Purge,
 }

@@ -315,7 +315,7 @@ impl Engine {
 
     fn on_done(&mut self, purpose: Purpose, reply: Reply) {
         match (purpose, reply) {
-            (Purpose::Presence(ask), reply) => self.on_presence_done(&ask, reply),
+            (Purpose::Presence(ask), reply) => self.on_presence_done(ask, reply),
             (Purpose::MarkDead(id, _), Reply::Written(result)) => {
                 self.membership.on_marked_dead(&mut self.cx, &id, result);
                 self.each_slot(|slot, cx, _| slot.on_member_changed(cx, &id));
@@ -356,7 +356,7 @@ impl Engine {
         }
     }
 
-    fn on_presence_done(&mut self, ask: &PresenceAsk, reply: Reply) {
+    fn on_presence_done(&mut self, ask: PresenceAsk, reply: Reply) {
         let cx = &mut self.cx;
         let turn = match (ask, reply) {
             (PresenceAsk::Prepare, Reply::Prepared(result)) => {
@@ -371,8 +371,8 @@ impl Engine {
                 None
             }
             (PresenceAsk::Enter, Reply::Written(result)) => self.presence.on_entered(cx, result),
-            (PresenceAsk::Beat, Reply::Written(result)) => {
-                self.presence.on_beat(cx, result);
+            (PresenceAsk::Beat(written), Reply::Written(result)) => {
+                self.presence.on_beat(cx, written, result);
                 None
             }
             (PresenceAsk::ReadBeat, Reply::Member(result)) => self.presence.on_read_beat(cx, result),

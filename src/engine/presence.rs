@@ -293,7 +293,8 @@ impl Presence {
         self.revision = revision;
         self.in_flight = false;
         if matches!(self.phase, Phase::Active | Phase::Leaving) {
-            let behind = found.state != self.record.state || found.joined != self.record.joined;
+            // What has changed since that heartbeat was sent is written at once.
+            let behind = found.state != self.record.state || found.joined != self.record.joined || self.purge_requested;
             self.next_beat_at = if behind {
                 cx.now
             } else {
@@ -351,15 +352,15 @@ impl Presence {
         self.record.beat += 1;
         self.sent.insert(self.record.beat, cx.now);
         let record = self.record.clone();
-        cx.ask(Purpose::Presence(PresenceAsk::Beat), |ticket| {
+        cx.ask(Purpose::Presence(PresenceAsk::Beat(record.clone())), |ticket| {
             Command::WriteMember(ticket, id, record, revision)
         });
     }
 
-    pub(super) fn on_beat(&mut self, cx: &mut Context, result: Result<Revision, WriteFault>) {
+    pub(super) fn on_beat(&mut self, cx: &mut Context, written: MemberRecord, result: Result<Revision, WriteFault>) {
         match result {
             Ok(revision) => {
-                self.adopt(cx, self.record.clone(), revision);
+                self.adopt(cx, written, revision);
             }
             // Rejected or unanswered: what stands in the key decides, and nothing else.
             Err(_) => self.read_beat(cx),
