@@ -194,7 +194,7 @@ impl Presence {
             self.begin(cx);
             return None;
         }
-        let own_past = found.incarnation.0.starts_with(&self.incarnation_seed);
+        let own_past = self.is_own_past(&found.incarnation);
         if found.state == MemberState::Dead || own_past {
             // A dead one is given up already; our own former incarnations have ended their handlers.
             self.enter(cx, entry.revision);
@@ -202,6 +202,15 @@ impl Presence {
         }
         self.observe(cx, found, entry.revision);
         None
+    }
+
+    /// Whether an incarnation is a former one of this process. Of a seed that merely begins alike it is not.
+    fn is_own_past(&self, incarnation: &Incarnation) -> bool {
+        let count = incarnation
+            .0
+            .strip_prefix(&self.incarnation_seed)
+            .and_then(|rest| rest.strip_prefix('-'));
+        count.is_some_and(|count| count.parse::<u32>().is_ok())
     }
 
     fn retry_read(&mut self, cx: &Context) {
