@@ -463,8 +463,12 @@ impl Engine {
             self.set_wanted();
             self.each_slot(|slot, cx, around| slot.pump(cx, around));
             self.finish_leaving();
-        } else if matches!(self.presence.phase, Phase::Fenced { .. }) && self.slots.iter().all(PartitionSlot::is_idle) {
-            self.presence.begin(&mut self.cx);
+        } else if matches!(self.presence.phase, Phase::Fenced { .. }) {
+            if self.slots.iter().all(PartitionSlot::is_idle) {
+                self.presence.begin(&mut self.cx);
+            } else {
+                self.presence.on_still_running(&mut self.cx);
+            }
         }
     }
 

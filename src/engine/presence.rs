@@ -340,10 +340,6 @@ impl Presence {
                     self.beat(cx);
                 }
             }
-            Phase::Fenced { overrun_at } if overrun_at.is_some_and(|at| cx.now >= at) => {
-                *overrun_at = None;
-                cx.tell(Command::Overrun);
-            }
             _ => {}
         }
         None
@@ -434,6 +430,17 @@ impl Presence {
                 Some(self.fence(cx, FenceReason::DeclaredDead))
             }
             _ => Some(self.fence(cx, FenceReason::Replaced)),
+        }
+    }
+
+    /// Handlers of a fenced member still run: said once, when the lease is over that others grant it.
+    pub(super) fn on_still_running(&mut self, cx: &mut Context) {
+        match &mut self.phase {
+            Phase::Fenced { overrun_at } if overrun_at.is_some_and(|at| cx.now >= at) => {
+                *overrun_at = None;
+                cx.tell(Command::Overrun);
+            }
+            _ => {}
         }
     }
 
