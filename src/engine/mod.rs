@@ -180,7 +180,8 @@ impl Engine {
             least = earliest(least, self.membership.deadline(&self.cx));
             least = earliest(least, self.planner.deadline(&self.cx, &self.membership));
             least = earliest(least, Some(self.reconcile_at.min(self.assignment_at)));
-            least = earliest(least, self.leave_by);
+            // Once it has passed nothing more is to be done at it, however long handlers take to end.
+            least = earliest(least, self.leave_by.filter(|at| *at > self.cx.now));
             least = earliest(least, self.watch_deadline());
         }
         least
