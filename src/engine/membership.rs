@@ -218,10 +218,13 @@ impl Membership {
         match result {
             Ok(revision) => {
                 peer.asking = false;
-                peer.entry.revision = revision;
-                peer.seen_at = cx.now;
-                if let Some(record) = &mut peer.entry.value {
-                    record.state = MemberState::Dead;
+                // The watch may have shown its next life already.
+                if peer.entry.revision < revision {
+                    peer.entry.revision = revision;
+                    peer.seen_at = cx.now;
+                    if let Some(record) = &mut peer.entry.value {
+                        record.state = MemberState::Dead;
+                    }
                 }
                 cx.notify(Change::DeclaredDead { member: id.clone() });
             }
