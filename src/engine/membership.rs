@@ -59,13 +59,19 @@ impl Membership {
         }
     }
 
-    /// Takes note of a full listing from the leader: whoever is not in it is gone.
+    /// Takes note of a full listing from the leader: whoever is not in it, or only as a tombstone, is gone. Nothing is kept of
+    /// those that are gone, or a group whose members always have new names would grow for ever.
     pub(super) fn reconcile(&mut self, cx: &Context, members: BTreeMap<MemberId, Entry<MemberRecord>>) {
         let me = &cx.settings.member;
-        self.peers.retain(|id, _| id == me || members.contains_key(id));
-        for (id, entry) in members {
-            self.observe(cx, id, entry);
+        let listed_up_to = members.values().map(|entry| entry.revision).max();
+        for (id, entry) in &members {
+            self.observe(cx, id.clone(), entry.clone());
         }
+        self.peers.retain(|id, peer| {
+            // One that has come since the listing was made is not in it.
+            let younger = listed_up_to.is_none_or(|revision| peer.entry.revision > revision);
+            id == me || peer.entry.value.is_some() && (younger || members.contains_key(id))
+        });
     }
 
     #[cfg(test)]
