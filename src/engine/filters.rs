@@ -77,6 +77,11 @@ impl FilterSlot {
         }
     }
 
+    /// Whether `name` is deleted in the course of opening this one.
+    pub(super) fn replaces(&self, name: &ConsumerName) -> bool {
+        self.old.contains(name)
+    }
+
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, FilterStage::Open(_))
     }
@@ -430,6 +435,12 @@ impl PartitionSlot {
 
     /// The periodic listing does not show the filter's consumer.
     pub(super) fn reopen_missing(&mut self, cx: &mut Context, filter: &Filter) {
+        // What was saved last is finished; without it everything since the tenure began would be delivered again.
+        let Some(tenure) = self.tenure() else { return };
+        let saved = tenure.marks.get(filter).map_or(0, |marks| marks.floor.sequence);
+        if let Some(slot) = self.filter(filter) {
+            slot.start = slot.start.max(saved + 1);
+        }
         self.begin_reopen(cx, filter, ReopenReason::Missing);
     }
 

@@ -148,6 +148,8 @@ impl PartitionSlot {
         let Some(tenure) = self.tenure() else { return };
         tenure.step = Step::Looking;
         tenure.retry_at = None;
+        // Whatever was asked in an earlier attempt is not answered any more.
+        tenure.confirming = false;
         tenure.survey = None;
         tenure.progress = None;
         around.survey.request(cx, partition);
@@ -371,7 +373,15 @@ impl PartitionSlot {
         let listed = || survey.consumers.iter().filter(|name| name.partition == partition);
         let token = tenure.token;
         let outdone = listed().any(|name| name.epoch.token > token);
-        tenure.sweep = listed().filter(|name| name.epoch.token < token).cloned().collect();
+        // Also own ones that were replaced: a creation thought lost may land after its consumer's deletion.
+        let replaced = |name: &&ConsumerName| {
+            let slot = tenure.filters.iter().find(|(filter, _)| name.serves(filter));
+            slot.is_some_and(|(_, slot)| name.epoch < slot.epoch(token) && !slot.replaces(name))
+        };
+        tenure.sweep = listed()
+            .filter(|name| name.epoch.token < token || replaced(name))
+            .cloned()
+            .collect();
         let names: BTreeSet<&ConsumerName> = listed().collect();
         let missing: Vec<Filter> = tenure
             .filters
