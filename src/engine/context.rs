@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use crate::ids::{GroupName, Incarnation, MemberId, Partition};
+use crate::ids::{GroupName, Incarnation, MemberId, Partition, Revision};
 use crate::lanes::Filter;
 use crate::names::ConsumerName;
 use crate::partitioning::Partitions;
@@ -106,7 +106,7 @@ impl Purpose {
             Self::Partition(_, _, ask) => match ask {
                 PartitionAsk::ReadClaim | PartitionAsk::Confirm => Reply::Claim(Err(fault())),
                 PartitionAsk::ReadOwner(_) => Reply::Member(Err(fault())),
-                PartitionAsk::Win(_) | PartitionAsk::Raise | PartitionAsk::CloseProgress => written(),
+                PartitionAsk::Win(..) | PartitionAsk::Raise | PartitionAsk::CloseProgress => written(),
                 PartitionAsk::Save(_) | PartitionAsk::Release => written(),
                 PartitionAsk::ReadProgress | PartitionAsk::ReadForSave => Reply::Progress(Err(fault())),
                 PartitionAsk::Inspect(..) => Reply::Consumer(Err(fault())),
@@ -135,7 +135,8 @@ pub(super) enum PresenceAsk {
 pub(super) enum PartitionAsk {
     ReadClaim,
     ReadOwner(MemberId),
-    Win(ClaimRecord),
+    /// Write the claim over the one at this revision.
+    Win(ClaimRecord, Revision),
     Raise,
     ReadProgress,
     CloseProgress,

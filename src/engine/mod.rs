@@ -546,8 +546,8 @@ impl PartitionSlot {
             (PartitionAsk::ReadOwner(owner), Reply::Member(result)) if matches!(self.stage, Stage::Judging(_)) => {
                 self.on_owner_read(cx, around, &owner, result);
             }
-            (PartitionAsk::Win(written), Reply::Written(result)) if matches!(self.stage, Stage::Winning) => {
-                self.on_won(cx, around, &written, result);
+            (PartitionAsk::Win(written, over), Reply::Written(result)) if matches!(self.stage, Stage::Winning) => {
+                self.on_won(cx, around, &written, over, result);
             }
             (PartitionAsk::Raise, Reply::Written(result)) => self.on_raised(cx, around, result),
             (PartitionAsk::ReadProgress, Reply::Progress(result)) => self.on_progress_read(cx, around, result),

@@ -65,6 +65,8 @@ pub(super) struct PartitionSlot {
     /// Since when the claim, or its owner's record, has been missing at this claim revision.
     missing_since: Option<(Revision, Time)>,
     told_waiting: bool,
+    /// The claim that could not be written over last, because it was not the newest.
+    refused: Option<Revision>,
 }
 
 impl PartitionSlot {
@@ -78,6 +80,7 @@ impl PartitionSlot {
             saw_release: false,
             missing_since: None,
             told_waiting: false,
+            refused: None,
         }
     }
 
@@ -138,7 +141,7 @@ impl PartitionSlot {
         });
     }
 
-    fn wait(&mut self, until: Time) {
+    pub(super) fn wait(&mut self, until: Time) {
         self.stage = Stage::Waiting(until);
     }
 
@@ -332,6 +335,10 @@ impl PartitionSlot {
             return self.abandon();
         };
         let revision = self.claim.revision;
+        if self.refused.take() == Some(revision) {
+            // The leader refuses it and shows it: whatever the reason, trying again at once would be hot.
+            return self.wait(cx.retry_at());
+        }
         let former = self
             .claim
             .value
@@ -346,7 +353,7 @@ impl PartitionSlot {
         };
         self.stage = Stage::Winning;
         let partition = self.partition;
-        self.ask(cx, PartitionAsk::Win(record.clone()), |ticket| {
+        self.ask(cx, PartitionAsk::Win(record.clone(), revision), |ticket| {
             Command::WriteClaim(ticket, partition, record, revision)
         });
     }
@@ -357,6 +364,7 @@ impl PartitionSlot {
         cx: &mut Context,
         around: &mut Surroundings<'_>,
         written: &ClaimRecord,
+        over: Revision,
         result: Result<Revision, WriteFault>,
     ) {
         match result {
@@ -371,7 +379,10 @@ impl PartitionSlot {
                     self.read_claim(cx);
                 }
             }
-            Err(WriteFault::Conflict) => self.read_claim(cx),
+            Err(WriteFault::Conflict) => {
+                self.refused = Some(over);
+                self.read_claim(cx);
+            }
             Err(WriteFault::Unknown(_)) => self.wait(cx.retry_at()),
         }
     }
