@@ -110,6 +110,8 @@ impl PartitionSlot {
     pub(super) fn pump(&mut self, cx: &mut Context, around: &mut Surroundings<'_>) {
         match (&self.stage, self.wanted) {
             (Stage::Idle, Some(_)) => self.begin(cx, around),
+            // A write that was given up has landed. Nobody else can take it while this member lives: give it back.
+            (Stage::Idle, None) if self.claim_is_mine(cx, around.incarnation) => self.adopt(cx, around),
             (Stage::Reading | Stage::Judging(_) | Stage::Surveying | Stage::Waiting(_), None) => self.abandon(),
             (Stage::Waiting(until), Some(_)) if cx.now >= *until => self.read_claim(cx),
             (Stage::Held(_), _) => self.pump_tenure(cx, around),
