@@ -5,6 +5,7 @@
 //! and a full session timeout has passed. What happens after the win is in [`tenure`](super::tenure).
 
 use crate::ids::{FencingToken, Generation, Incarnation, MemberId, Partition, Revision};
+use crate::names::ConsumerName;
 use crate::records::{ClaimRecord, ClaimState, Entry, MemberRecord, MemberState};
 use crate::time::Time;
 
@@ -285,7 +286,8 @@ impl PartitionSlot {
         }
     }
 
-    /// The claim is absent, and the listing says whether anybody may still run.
+    /// The claim is absent, and the listing says whether anybody may still run: consumers of the partition, or any from before
+    /// this bucket, whose claims went with the bucket they were in. Others are of members that start at the same time.
     pub(super) fn on_survey_before_taking(
         &mut self,
         cx: &mut Context,
@@ -294,8 +296,15 @@ impl PartitionSlot {
     ) {
         match survey {
             Err(_) => self.wait(cx.retry_at()),
-            Ok(survey) if survey.consumers.is_empty() => self.take_when_allowed(cx, around),
-            Ok(_) => self.take_after_absence(cx, around, None),
+            Ok(survey) => {
+                let ours = |name: &ConsumerName| name.partition == self.partition;
+                let older = |name: &ConsumerName| name.epoch.token.0 < around.bucket_created;
+                if survey.consumers.iter().any(|name| ours(name) || older(name)) {
+                    self.take_after_absence(cx, around, None);
+                } else {
+                    self.take_when_allowed(cx, around);
+                }
+            }
         }
     }
 
