@@ -216,10 +216,11 @@ impl PartitionSlot {
     ) {
         match result {
             Ok(entry) => {
-                self.see_claim(&entry);
-                // The leader's word replaces whatever a hint said, also where a claim was deleted for good.
-                if entry.revision < self.claim.revision && entry.value.is_none() {
+                // The leader's word replaces whatever a hint said, for a hint may be from a bucket that is no more. Should the hint
+                // be the younger one, then the compare-and-set fails and the claim is read again.
+                if !self.see_claim(&entry) && entry.revision < self.claim.revision {
                     self.claim = entry;
+                    self.saw_release = false;
                 }
                 self.judge(cx, around);
             }
