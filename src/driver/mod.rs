@@ -446,6 +446,10 @@ impl<H: Handler> Driver<H> {
 
     fn overrun(&self) {
         let running = self.runs.len();
+        if running == 0 {
+            // Partitions are still being closed, but no handler is left in them.
+            return;
+        }
         tracing::error!(
             member = %self.parts.engine.member(),
             running,

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 use std::time::Duration;
 
-use crate::ids::{GroupName, Incarnation, MemberId, Partition};
+use crate::ids::{GroupName, Incarnation, MemberId, Partition, Revision};
 use crate::lanes::Filter;
 use crate::names::ConsumerName;
 use crate::partitioning::Partitions;
-use crate::records::{AssignmentRecord, ClaimRecord, ProgressRecord};
+use crate::records::{AssignmentRecord, ClaimRecord, MemberRecord, ProgressRecord};
 use crate::time::Time;
 
 use super::command::{Command, Ticket};
@@ -96,7 +96,7 @@ impl Purpose {
             Self::Presence(PresenceAsk::ReadBeforeEntering | PresenceAsk::ReadBeat) | Self::ReadPeer(_) => {
                 Reply::Member(Err(fault()))
             }
-            Self::Presence(PresenceAsk::Bury | PresenceAsk::Enter | PresenceAsk::Beat | PresenceAsk::Purge)
+            Self::Presence(PresenceAsk::Bury | PresenceAsk::Enter | PresenceAsk::Beat(_) | PresenceAsk::Purge)
             | Self::MarkDead(..)
             | Self::WritePlan(..) => written(),
             Self::Refresh | Self::PlanBasis => Reply::Group(Err(fault())),
@@ -106,7 +106,7 @@ impl Purpose {
             Self::Partition(_, _, ask) => match ask {
                 PartitionAsk::ReadClaim | PartitionAsk::Confirm => Reply::Claim(Err(fault())),
                 PartitionAsk::ReadOwner(_) => Reply::Member(Err(fault())),
-                PartitionAsk::Win(_) | PartitionAsk::Raise | PartitionAsk::CloseProgress => written(),
+                PartitionAsk::Win(..) | PartitionAsk::Raise | PartitionAsk::CloseProgress => written(),
                 PartitionAsk::Save(_) | PartitionAsk::Release => written(),
                 PartitionAsk::ReadProgress | PartitionAsk::ReadForSave => Reply::Progress(Err(fault())),
                 PartitionAsk::Inspect(..) => Reply::Consumer(Err(fault())),
@@ -124,7 +124,8 @@ pub(super) enum PresenceAsk {
     ReadBeforeEntering,
     Bury,
     Enter,
-    Beat,
+    /// A heartbeat that says this.
+    Beat(MemberRecord),
     ReadBeat,
     Purge,
 }
@@ -134,7 +135,8 @@ pub(super) enum PresenceAsk {
 pub(super) enum PartitionAsk {
     ReadClaim,
     ReadOwner(MemberId),
-    Win(ClaimRecord),
+    /// Write the claim over the one at this revision.
+    Win(ClaimRecord, Revision),
     Raise,
     ReadProgress,
     CloseProgress,

@@ -77,6 +77,11 @@ impl FilterSlot {
         }
     }
 
+    /// Whether `name` is deleted in the course of opening this one.
+    pub(super) fn replaces(&self, name: &ConsumerName) -> bool {
+        self.old.contains(name)
+    }
+
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, FilterStage::Open(_))
     }
@@ -175,11 +180,14 @@ impl PartitionSlot {
         let Some(slot) = self.filter(filter) else { return };
         let FilterStage::Inspecting(left) = &mut slot.stage else {
             if slot.stage == FilterStage::InspectingOwn {
-                self.on_own_inspected(cx, filter, result);
+                self.on_own_inspected(cx, filter, name, result);
             }
             return;
         };
-        left.remove(name);
+        if !left.remove(name) {
+            // A late answer of an earlier round.
+            return;
+        }
         let done = left.is_empty();
         match result {
             Ok(Some(position)) => slot.start = slot.start.max(position.ack_floor + 1),
@@ -259,18 +267,30 @@ impl PartitionSlot {
 
     /// A consumer of the own epoch is there with other settings: a half-done step of this tenure. It is accepted if it starts
     /// no later than needed, else the next re-open count is taken.
-    fn on_own_inspected(&mut self, cx: &mut Context, filter: &Filter, result: Result<Option<Position>, Fault>) {
+    fn on_own_inspected(
+        &mut self,
+        cx: &mut Context,
+        filter: &Filter,
+        inspected: &ConsumerName,
+        result: Result<Option<Position>, Fault>,
+    ) {
         let partition = self.partition;
         let Some(tenure) = self.tenure() else { return };
         let name = tenure.consumer(cx, partition, filter);
         let (Some(slot), Some(name)) = (self.filter(filter), name) else {
             return;
         };
+        if name != *inspected {
+            // A late answer about one of the older consumers.
+            return;
+        }
         match result {
             Ok(Some(position)) if position.start <= slot.start => slot.created = true,
             Ok(Some(_)) => {
                 slot.old.insert(name);
                 slot.reopen += 1;
+                // Nobody has pulled from it, so it knows of no position: its ack floor is merely where it starts.
+                slot.inspected = true;
             }
             Ok(None) => {}
             Err(fault) => {
@@ -337,7 +357,9 @@ impl PartitionSlot {
         let FilterStage::Deleting(left) = &mut slot.stage else {
             return;
         };
-        left.remove(name);
+        if !left.remove(name) {
+            return;
+        }
         let done = left.is_empty();
         match result {
             Ok(()) => {
@@ -413,6 +435,12 @@ impl PartitionSlot {
 
     /// The periodic listing does not show the filter's consumer.
     pub(super) fn reopen_missing(&mut self, cx: &mut Context, filter: &Filter) {
+        // What was saved last is finished; without it everything since the tenure began would be delivered again.
+        let Some(tenure) = self.tenure() else { return };
+        let saved = tenure.marks.get(filter).map_or(0, |marks| marks.floor.sequence);
+        if let Some(slot) = self.filter(filter) {
+            slot.start = slot.start.max(saved + 1);
+        }
         self.begin_reopen(cx, filter, ReopenReason::Missing);
     }
 

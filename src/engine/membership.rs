@@ -59,13 +59,24 @@ impl Membership {
         }
     }
 
-    /// Takes note of a full listing from the leader: whoever is not in it is gone.
+    /// Takes note of a full listing from the leader: whoever is not in it, or only as a tombstone, is gone. Nothing is kept of
+    /// those that are gone, or a group whose members always have new names would grow for ever.
     pub(super) fn reconcile(&mut self, cx: &Context, members: BTreeMap<MemberId, Entry<MemberRecord>>) {
         let me = &cx.settings.member;
-        self.peers.retain(|id, _| id == me || members.contains_key(id));
-        for (id, entry) in members {
-            self.observe(cx, id, entry);
+        let listed_up_to = members.values().map(|entry| entry.revision).max();
+        for (id, entry) in &members {
+            self.observe(cx, id.clone(), entry.clone());
         }
+        self.peers.retain(|id, peer| {
+            // One that has come since the listing was made is not in it.
+            let younger = listed_up_to.is_none_or(|revision| peer.entry.revision > revision);
+            id == me || peer.entry.value.is_some() && (younger || members.contains_key(id))
+        });
+    }
+
+    #[cfg(test)]
+    pub(super) fn known(&self) -> usize {
+        self.peers.len()
     }
 
     /// Whether the newest known revision of `id` was first seen a full session timeout ago.
@@ -213,10 +224,13 @@ impl Membership {
         match result {
             Ok(revision) => {
                 peer.asking = false;
-                peer.entry.revision = revision;
-                peer.seen_at = cx.now;
-                if let Some(record) = &mut peer.entry.value {
-                    record.state = MemberState::Dead;
+                // The watch may have shown its next life already.
+                if peer.entry.revision < revision {
+                    peer.entry.revision = revision;
+                    peer.seen_at = cx.now;
+                    if let Some(record) = &mut peer.entry.value {
+                        record.state = MemberState::Dead;
+                    }
                 }
                 cx.notify(Change::DeclaredDead { member: id.clone() });
             }

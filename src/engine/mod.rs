@@ -180,7 +180,8 @@ impl Engine {
             least = earliest(least, self.membership.deadline(&self.cx));
             least = earliest(least, self.planner.deadline(&self.cx, &self.membership));
             least = earliest(least, Some(self.reconcile_at.min(self.assignment_at)));
-            least = earliest(least, self.leave_by);
+            // Once it has passed nothing more is to be done at it, however long handlers take to end.
+            least = earliest(least, self.leave_by.filter(|at| *at > self.cx.now));
             least = earliest(least, self.watch_deadline());
         }
         least
@@ -315,7 +316,7 @@ impl Engine {
 
     fn on_done(&mut self, purpose: Purpose, reply: Reply) {
         match (purpose, reply) {
-            (Purpose::Presence(ask), reply) => self.on_presence_done(&ask, reply),
+            (Purpose::Presence(ask), reply) => self.on_presence_done(ask, reply),
             (Purpose::MarkDead(id, _), Reply::Written(result)) => {
                 self.membership.on_marked_dead(&mut self.cx, &id, result);
                 self.each_slot(|slot, cx, _| slot.on_member_changed(cx, &id));
@@ -352,7 +353,7 @@ impl Engine {
         }
     }
 
-    fn on_presence_done(&mut self, ask: &PresenceAsk, reply: Reply) {
+    fn on_presence_done(&mut self, ask: PresenceAsk, reply: Reply) {
         let cx = &mut self.cx;
         let turn = match (ask, reply) {
             (PresenceAsk::Prepare, Reply::Prepared(result)) => {
@@ -367,8 +368,8 @@ impl Engine {
                 None
             }
             (PresenceAsk::Enter, Reply::Written(result)) => self.presence.on_entered(cx, result),
-            (PresenceAsk::Beat, Reply::Written(result)) => {
-                self.presence.on_beat(cx, result);
+            (PresenceAsk::Beat(written), Reply::Written(result)) => {
+                self.presence.on_beat(cx, written, result);
                 None
             }
             (PresenceAsk::ReadBeat, Reply::Member(result)) => self.presence.on_read_beat(cx, result),
@@ -459,8 +460,12 @@ impl Engine {
             self.set_wanted();
             self.each_slot(|slot, cx, around| slot.pump(cx, around));
             self.finish_leaving();
-        } else if matches!(self.presence.phase, Phase::Fenced { .. }) && self.slots.iter().all(PartitionSlot::is_idle) {
-            self.presence.begin(&mut self.cx);
+        } else if matches!(self.presence.phase, Phase::Fenced { .. }) {
+            if self.slots.iter().all(PartitionSlot::is_idle) {
+                self.presence.begin(&mut self.cx);
+            } else {
+                self.presence.on_still_running(&mut self.cx);
+            }
         }
     }
 
@@ -534,11 +539,11 @@ impl PartitionSlot {
             (PartitionAsk::ReadClaim, Reply::Claim(result)) if matches!(self.stage, Stage::Reading) => {
                 self.on_claim_read(cx, around, result);
             }
-            (PartitionAsk::ReadOwner(owner), Reply::Member(result)) if matches!(self.stage, Stage::Judging) => {
+            (PartitionAsk::ReadOwner(owner), Reply::Member(result)) if matches!(self.stage, Stage::Judging(_)) => {
                 self.on_owner_read(cx, around, &owner, result);
             }
-            (PartitionAsk::Win(written), Reply::Written(result)) if matches!(self.stage, Stage::Winning) => {
-                self.on_won(cx, around, &written, result);
+            (PartitionAsk::Win(written, over), Reply::Written(result)) if matches!(self.stage, Stage::Winning) => {
+                self.on_won(cx, around, &written, over, result);
             }
             (PartitionAsk::Raise, Reply::Written(result)) => self.on_raised(cx, around, result),
             (PartitionAsk::ReadProgress, Reply::Progress(result)) => self.on_progress_read(cx, around, result),

@@ -5,6 +5,7 @@
 //! and a full session timeout has passed. What happens after the win is in [`tenure`](super::tenure).
 
 use crate::ids::{FencingToken, Generation, Incarnation, MemberId, Partition, Revision};
+use crate::names::ConsumerName;
 use crate::records::{ClaimRecord, ClaimState, Entry, MemberRecord, MemberState};
 use crate::time::Time;
 
@@ -35,8 +36,8 @@ pub(super) enum Stage {
     Idle,
     /// The claim is being read.
     Reading,
-    /// The record of the claim's owner is being read.
-    Judging,
+    /// The record of the owner of the claim at this revision is being read.
+    Judging(Revision),
     /// The claim is absent: are there consumers of the group, whose owner may still run?
     Surveying,
     /// It cannot be taken yet; looked at again at the given time, or when a hint comes.
@@ -65,6 +66,8 @@ pub(super) struct PartitionSlot {
     /// Since when the claim, or its owner's record, has been missing at this claim revision.
     missing_since: Option<(Revision, Time)>,
     told_waiting: bool,
+    /// The claim that could not be written over last, because it was not the newest.
+    refused: Option<Revision>,
 }
 
 impl PartitionSlot {
@@ -78,6 +81,7 @@ impl PartitionSlot {
             saw_release: false,
             missing_since: None,
             told_waiting: false,
+            refused: None,
         }
     }
 
@@ -107,7 +111,9 @@ impl PartitionSlot {
     pub(super) fn pump(&mut self, cx: &mut Context, around: &mut Surroundings<'_>) {
         match (&self.stage, self.wanted) {
             (Stage::Idle, Some(_)) => self.begin(cx, around),
-            (Stage::Reading | Stage::Judging | Stage::Surveying | Stage::Waiting(_), None) => self.abandon(),
+            // A write that was given up has landed. Nobody else can take it while this member lives: give it back.
+            (Stage::Idle, None) if self.claim_is_mine(cx, around.incarnation) => self.adopt(cx, around),
+            (Stage::Reading | Stage::Judging(_) | Stage::Surveying | Stage::Waiting(_), None) => self.abandon(),
             (Stage::Waiting(until), Some(_)) if cx.now >= *until => self.read_claim(cx),
             (Stage::Held(_), _) => self.pump_tenure(cx, around),
             _ => {}
@@ -138,7 +144,7 @@ impl PartitionSlot {
         });
     }
 
-    fn wait(&mut self, until: Time) {
+    pub(super) fn wait(&mut self, until: Time) {
         self.stage = Stage::Waiting(until);
     }
 
@@ -210,10 +216,11 @@ impl PartitionSlot {
     ) {
         match result {
             Ok(entry) => {
-                self.see_claim(&entry);
-                // The leader's word replaces whatever a hint said, also where a claim was deleted for good.
-                if entry.revision < self.claim.revision && entry.value.is_none() {
+                // The leader's word replaces whatever a hint said, for a hint may be from a bucket that is no more. Should the hint
+                // be the younger one, then the compare-and-set fails and the claim is read again.
+                if !self.see_claim(&entry) && entry.revision < self.claim.revision {
                     self.claim = entry;
+                    self.saw_release = false;
                 }
                 self.judge(cx, around);
             }
@@ -240,7 +247,7 @@ impl PartitionSlot {
             Some(claim) if claim.state == ClaimState::Released => self.take_when_allowed(cx, around),
             Some(claim) => {
                 let owner = claim.owner.clone();
-                self.stage = Stage::Judging;
+                self.stage = Stage::Judging(self.claim.revision);
                 self.ask(cx, PartitionAsk::ReadOwner(owner.clone()), |ticket| {
                     Command::ReadMember(ticket, owner)
                 });
@@ -260,8 +267,9 @@ impl PartitionSlot {
             return self.wait(cx.retry_at());
         };
         around.membership.observe(cx, owner.clone(), entry.clone());
-        let Some(claim) = self.claim.value.as_ref().filter(|claim| claim.owner == *owner) else {
-            // A newer claim came in between: judge that one.
+        let judged = matches!(self.stage, Stage::Judging(revision) if revision == self.claim.revision);
+        let Some(claim) = self.claim.value.as_ref().filter(|_| judged) else {
+            // A newer claim came in between, about which this record says nothing: it may be of the owner's former life.
             return self.judge(cx, around);
         };
         match entry.value {
@@ -279,7 +287,8 @@ impl PartitionSlot {
         }
     }
 
-    /// The claim is absent, and the listing says whether anybody may still run.
+    /// The claim is absent, and the listing says whether anybody may still run: consumers of the partition, or any from before
+    /// this bucket, whose claims went with the bucket they were in. Others are of members that start at the same time.
     pub(super) fn on_survey_before_taking(
         &mut self,
         cx: &mut Context,
@@ -288,8 +297,15 @@ impl PartitionSlot {
     ) {
         match survey {
             Err(_) => self.wait(cx.retry_at()),
-            Ok(survey) if survey.consumers.is_empty() => self.take_when_allowed(cx, around),
-            Ok(_) => self.take_after_absence(cx, around, None),
+            Ok(survey) => {
+                let ours = |name: &ConsumerName| name.partition == self.partition;
+                let older = |name: &ConsumerName| name.epoch.token.0 < around.bucket_created;
+                if survey.consumers.iter().any(|name| ours(name) || older(name)) {
+                    self.take_after_absence(cx, around, None);
+                } else {
+                    self.take_when_allowed(cx, around);
+                }
+            }
         }
     }
 
@@ -331,6 +347,10 @@ impl PartitionSlot {
             return self.abandon();
         };
         let revision = self.claim.revision;
+        if self.refused.take() == Some(revision) {
+            // The leader refuses it and shows it: whatever the reason, trying again at once would be hot.
+            return self.wait(cx.retry_at());
+        }
         let former = self
             .claim
             .value
@@ -345,7 +365,7 @@ impl PartitionSlot {
         };
         self.stage = Stage::Winning;
         let partition = self.partition;
-        self.ask(cx, PartitionAsk::Win(record.clone()), |ticket| {
+        self.ask(cx, PartitionAsk::Win(record.clone(), revision), |ticket| {
             Command::WriteClaim(ticket, partition, record, revision)
         });
     }
@@ -356,6 +376,7 @@ impl PartitionSlot {
         cx: &mut Context,
         around: &mut Surroundings<'_>,
         written: &ClaimRecord,
+        over: Revision,
         result: Result<Revision, WriteFault>,
     ) {
         match result {
@@ -370,7 +391,10 @@ impl PartitionSlot {
                     self.read_claim(cx);
                 }
             }
-            Err(WriteFault::Conflict) => self.read_claim(cx),
+            Err(WriteFault::Conflict) => {
+                self.refused = Some(over);
+                self.read_claim(cx);
+            }
             Err(WriteFault::Unknown(_)) => self.wait(cx.retry_at()),
         }
     }

@@ -194,7 +194,7 @@ impl Presence {
             self.begin(cx);
             return None;
         }
-        let own_past = found.incarnation.0.starts_with(&self.incarnation_seed);
+        let own_past = self.is_own_past(&found.incarnation);
         if found.state == MemberState::Dead || own_past {
             // A dead one is given up already; our own former incarnations have ended their handlers.
             self.enter(cx, entry.revision);
@@ -202,6 +202,15 @@ impl Presence {
         }
         self.observe(cx, found, entry.revision);
         None
+    }
+
+    /// Whether an incarnation is a former one of this process. Of a seed that merely begins alike it is not.
+    fn is_own_past(&self, incarnation: &Incarnation) -> bool {
+        let count = incarnation
+            .0
+            .strip_prefix(&self.incarnation_seed)
+            .and_then(|rest| rest.strip_prefix('-'));
+        count.is_some_and(|count| count.parse::<u32>().is_ok())
     }
 
     fn retry_read(&mut self, cx: &Context) {
@@ -293,7 +302,8 @@ impl Presence {
         self.revision = revision;
         self.in_flight = false;
         if matches!(self.phase, Phase::Active | Phase::Leaving) {
-            let behind = found.state != self.record.state || found.joined != self.record.joined;
+            // What has changed since that heartbeat was sent is written at once.
+            let behind = found.state != self.record.state || found.joined != self.record.joined || self.purge_requested;
             self.next_beat_at = if behind {
                 cx.now
             } else {
@@ -330,10 +340,6 @@ impl Presence {
                     self.beat(cx);
                 }
             }
-            Phase::Fenced { overrun_at } if overrun_at.is_some_and(|at| cx.now >= at) => {
-                *overrun_at = None;
-                cx.tell(Command::Overrun);
-            }
             _ => {}
         }
         None
@@ -351,15 +357,15 @@ impl Presence {
         self.record.beat += 1;
         self.sent.insert(self.record.beat, cx.now);
         let record = self.record.clone();
-        cx.ask(Purpose::Presence(PresenceAsk::Beat), |ticket| {
+        cx.ask(Purpose::Presence(PresenceAsk::Beat(record.clone())), |ticket| {
             Command::WriteMember(ticket, id, record, revision)
         });
     }
 
-    pub(super) fn on_beat(&mut self, cx: &mut Context, result: Result<Revision, WriteFault>) {
+    pub(super) fn on_beat(&mut self, cx: &mut Context, written: MemberRecord, result: Result<Revision, WriteFault>) {
         match result {
             Ok(revision) => {
-                self.adopt(cx, self.record.clone(), revision);
+                self.adopt(cx, written, revision);
             }
             // Rejected or unanswered: what stands in the key decides, and nothing else.
             Err(_) => self.read_beat(cx),
@@ -424,6 +430,17 @@ impl Presence {
                 Some(self.fence(cx, FenceReason::DeclaredDead))
             }
             _ => Some(self.fence(cx, FenceReason::Replaced)),
+        }
+    }
+
+    /// Handlers of a fenced member still run: said once, when the lease is over that others grant it.
+    pub(super) fn on_still_running(&mut self, cx: &mut Context) {
+        match &mut self.phase {
+            Phase::Fenced { overrun_at } if overrun_at.is_some_and(|at| cx.now >= at) => {
+                *overrun_at = None;
+                cx.tell(Command::Overrun);
+            }
+            _ => {}
         }
     }
 

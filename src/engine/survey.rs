@@ -37,6 +37,10 @@ impl SurveyDesk {
 
     /// A partition needs a listing made from now on.
     pub(super) fn request(&mut self, cx: &mut Context, partition: Partition) {
+        // A listing that is under way was made too early for this request, also if the partition waited for it before.
+        if let Some(asked) = &mut self.asked {
+            asked.partitions.remove(&partition);
+        }
         self.waiting.insert(partition);
         self.ask(cx);
     }

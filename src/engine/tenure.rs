@@ -148,6 +148,8 @@ impl PartitionSlot {
         let Some(tenure) = self.tenure() else { return };
         tenure.step = Step::Looking;
         tenure.retry_at = None;
+        // Whatever was asked in an earlier attempt is not answered any more.
+        tenure.confirming = false;
         tenure.survey = None;
         tenure.progress = None;
         around.survey.request(cx, partition);
@@ -197,6 +199,13 @@ impl PartitionSlot {
     ) {
         let Some(tenure) = self.tenure() else { return };
         match (result, &tenure.step) {
+            (Ok(entry), Step::Closing) if entry.revision == tenure.progress_revision => {
+                // Refused and shown by the same leader: not to be tried again at once.
+                self.trouble(
+                    cx,
+                    "closing the progress: refused, although nobody has changed it".to_owned(),
+                );
+            }
             (Ok(entry), Step::Looking | Step::Closing) => {
                 tenure.progress = Some(entry);
                 self.look(cx, around);
@@ -260,7 +269,7 @@ impl PartitionSlot {
             // What stands in the claim decides: nothing is open yet.
             Err(_) => {
                 self.attempt += 1;
-                self.read_claim(cx);
+                self.wait(cx.retry_at());
             }
         }
     }
@@ -284,7 +293,8 @@ impl PartitionSlot {
             })
             .collect();
         tenure.step = Step::Closing;
-        let (record, revision) = (tenure.record(), progress.revision);
+        tenure.progress_revision = progress.revision;
+        let (record, revision) = (tenure.record(), tenure.progress_revision);
         self.ask(cx, PartitionAsk::CloseProgress, |ticket| {
             Command::WriteProgress(ticket, partition, record, revision)
         });
@@ -300,9 +310,11 @@ impl PartitionSlot {
                 self.open_filters(cx);
             }
             // An older tenure has written since, or our write has landed unseen: read again, and decide again.
-            Err(_) => self.ask(cx, PartitionAsk::ReadProgress, |ticket| {
+            Err(WriteFault::Conflict) => self.ask(cx, PartitionAsk::ReadProgress, |ticket| {
                 Command::ReadProgress(ticket, partition)
             }),
+            // Written again later: if this one has landed, that one will conflict.
+            Err(WriteFault::Unknown(reason)) => self.trouble(cx, format!("closing the progress: {reason}")),
         }
     }
 
@@ -371,7 +383,15 @@ impl PartitionSlot {
         let listed = || survey.consumers.iter().filter(|name| name.partition == partition);
         let token = tenure.token;
         let outdone = listed().any(|name| name.epoch.token > token);
-        tenure.sweep = listed().filter(|name| name.epoch.token < token).cloned().collect();
+        // Also own ones that were replaced: a creation thought lost may land after its consumer's deletion.
+        let replaced = |name: &&ConsumerName| {
+            let slot = tenure.filters.iter().find(|(filter, _)| name.serves(filter));
+            slot.is_some_and(|(_, slot)| name.epoch < slot.epoch(token) && !slot.replaces(name))
+        };
+        tenure.sweep = listed()
+            .filter(|name| name.epoch.token < token || replaced(name))
+            .cloned()
+            .collect();
         let names: BTreeSet<&ConsumerName> = listed().collect();
         let missing: Vec<Filter> = tenure
             .filters
@@ -441,19 +461,18 @@ impl PartitionSlot {
         }
         match tenure.step {
             Step::Looking | Step::Raising | Step::Closing | Step::Serving if !wanted => self.drain(cx),
-            Step::Looking | Step::Closing if retry => {
+            Step::Looking if retry => {
                 self.attempt += 1;
                 self.start_opening(cx, around);
             }
+            Step::Closing if retry => self.close_progress(cx, around),
             Step::Serving => self.pump_filters(cx),
             Step::Draining(Some(cancel_at)) if cx.now >= cancel_at => {
                 tenure.step = Step::Draining(None);
                 cx.notify(Change::DrainOverdue { partition });
                 cx.tell(Command::CancelHandlers(partition));
             }
-            Step::Saving if retry => self.ask(cx, PartitionAsk::ReadForSave, |ticket| {
-                Command::ReadProgress(ticket, partition)
-            }),
+            Step::Saving if retry => self.write_progress(cx),
             Step::Releasing if retry => self.ask(cx, PartitionAsk::Release, |ticket| {
                 Command::ReadClaim(ticket, partition)
             }),
@@ -557,8 +576,16 @@ impl PartitionSlot {
         if entry.value.as_ref().is_some_and(|record| record.token > tenure.token) {
             return self.lose(cx);
         }
+        let unchanged = entry.revision == tenure.progress_revision;
         tenure.progress_revision = entry.revision;
         match tenure.step {
+            // Refused and shown by the same leader: not to be tried again at once.
+            Step::Saving if unchanged => {
+                self.trouble(
+                    cx,
+                    "saving the progress: refused, although nobody has changed it".to_owned(),
+                );
+            }
             Step::Saving => self.write_progress(cx),
             _ => tenure.checkpoint_in_flight = false,
         }
