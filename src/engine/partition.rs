@@ -35,8 +35,8 @@ pub(super) enum Stage {
     Idle,
     /// The claim is being read.
     Reading,
-    /// The record of the claim's owner is being read.
-    Judging(MemberId),
+    /// The record of the owner of the claim of this revision is being read.
+    Judging(Revision),
     /// The claim is absent: are there consumers of the group, whose owner may still run?
     Surveying,
     /// It cannot be taken yet; looked at again at the given time, or when a hint comes.
@@ -240,7 +240,7 @@ impl PartitionSlot {
             Some(claim) if claim.state == ClaimState::Released => self.take_when_allowed(cx, around),
             Some(claim) => {
                 let owner = claim.owner.clone();
-                self.stage = Stage::Judging(owner.clone());
+                self.stage = Stage::Judging(self.claim.revision);
                 self.ask(cx, PartitionAsk::ReadOwner(owner.clone()), |ticket| {
                     Command::ReadMember(ticket, owner)
                 });
@@ -260,8 +260,11 @@ impl PartitionSlot {
             return self.wait(cx.retry_at());
         };
         around.membership.observe(cx, owner.clone(), entry.clone());
-        let Some(claim) = self.claim.value.as_ref().filter(|claim| claim.owner == *owner) else {
-            // A newer claim came in between: judge that one.
+        // The record proves something only about the claim that was read before it. A newer one that came in between, the
+        // owner's own release too, is judged by itself.
+        let judged =
+            |_: &&ClaimRecord| matches!(self.stage, Stage::Judging(revision) if revision == self.claim.revision);
+        let Some(claim) = self.claim.value.as_ref().filter(judged) else {
             return self.judge(cx, around);
         };
         match entry.value {
