@@ -444,6 +444,9 @@ impl<H: Handler> Driver<H> {
 
     fn overrun(&self) {
         let running = self.runs.len();
+        if running == 0 {
+            return;
+        }
         tracing::error!(
             member = %self.parts.engine.member(),
             running,
