@@ -24,7 +24,7 @@ pub(crate) struct Findings {
     pub(crate) out_of_order: u64,
     /// Pairs of handlers of one key that ran on two members at the same time.
     pub(crate) overlaps: u64,
-    /// Such pairs of which one is a handler that was frozen in the middle.
+    /// Handlers that were frozen in the middle and were not over when another member had one of the same key running.
     pub(crate) overlaps_by_frozen: u64,
     /// The first faults, in words.
     pub(crate) described: Vec<String>,
@@ -138,11 +138,13 @@ fn order(findings: &mut Findings, handlings: &[&Handling], frozen: Option<Frozen
 /// Two members at one key at the same time. The handlings are sorted by their start.
 fn overlaps(findings: &mut Findings, handlings: &[&Handling], frozen: Option<Frozen>) {
     let mut running: Vec<&Handling> = Vec::new();
+    let is_late = |handling: &Handling| frozen.is_some_and(|frozen| frozen.is_late(handling));
+    let mut late: BTreeSet<u64> = BTreeSet::new();
     for &handling in handlings {
         running.retain(|other| other.end > handling.start);
         for other in running.iter().filter(|other| other.member != handling.member) {
-            if frozen.is_some_and(|frozen| frozen.is_late(other) || frozen.is_late(handling)) {
-                findings.overlaps_by_frozen += 1;
+            if let Some(frozen) = [*other, handling].into_iter().find(|handling| is_late(handling)) {
+                late.insert(frozen.start);
                 continue;
             }
             findings.overlaps += 1;
@@ -154,6 +156,7 @@ fn overlaps(findings: &mut Findings, handlings: &[&Handling], frozen: Option<Fro
         }
         running.push(handling);
     }
+    findings.overlaps_by_frozen += late.len() as u64;
 }
 
 fn describe(count: u64, described: &mut Vec<String>, words: impl FnOnce() -> String) {

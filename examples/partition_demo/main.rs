@@ -35,7 +35,7 @@ mod stage;
 mod verdict;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -64,6 +64,7 @@ async fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::from_default_env())
         .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
         .init();
     if let Some(spec) = &options.run_member {
         return match member::run(spec).await {

@@ -213,7 +213,8 @@ impl<'a> Observer<'a> {
             return;
         }
         self.settled_shown = true;
-        let serving = self.fleet.lives().iter().filter(|life| !life.serving.is_empty());
+        let awake = self.fleet.lives().iter().filter(|life| life.state != State::Frozen);
+        let serving = awake.filter(|life| !life.serving.is_empty());
         let counts: Vec<String> = serving
             .map(|life| format!("{} {}", life.id, life.serving.len()))
             .collect();

@@ -56,7 +56,7 @@ pub(crate) struct Verdict {
     pub(crate) out_of_order: u64,
     /// Pairs of handlers of one key at the same time on two members.
     pub(crate) overlaps: u64,
-    /// Such pairs of which one handler was frozen in the middle.
+    /// Handlers that were frozen in the middle and were not over when another member had one of the same key running.
     pub(crate) overlaps_by_frozen: u64,
     /// What moved, event by event.
     pub(crate) moves: Vec<EventMoves>,
@@ -117,7 +117,7 @@ impl Verdict {
         row(text, "repeated", &self.repeated.to_string());
         row(text, "out of order", &self.out_of_order.to_string());
         row(text, "two members at one key", &self.overlaps.to_string());
-        row(text, "the same by the frozen one", &self.overlaps_by_frozen.to_string());
+        row(text, "  late ones of the frozen", &self.overlaps_by_frozen.to_string());
     }
 
     fn events(&self, text: &mut String) {
@@ -168,12 +168,15 @@ impl Verdict {
             return format!("FAILED: {}", failures.join(", "));
         }
         let mut text = "OK: nothing lost, nothing out of order, no key at two members at once".to_owned();
-        if self.overlaps_by_frozen > 0 {
-            let _ = write!(
-                text,
-                " but for {} that were frozen in the middle, which the fencing token shows",
-                self.overlaps_by_frozen
-            );
+        match self.overlaps_by_frozen {
+            0 => {}
+            1 => text.push_str("\n    (1 handler was frozen in the middle and ended late; its fencing token shows it)"),
+            late => {
+                let _ = write!(
+                    text,
+                    "\n    ({late} handlers were frozen in the middle and ended late; their fencing tokens show them)"
+                );
+            }
         }
         text
     }
