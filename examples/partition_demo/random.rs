@@ -1,0 +1,20 @@
+//! Numbers that look random and are the same for the same seed.
+
+/// Mixes a number so that near ones come out far apart (the finalizer of SplitMix64: Steele, Lea and Flood, *Fast Splittable
+/// Pseudorandom Number Generators*, 2014).
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// Puts `items` into an order that the seed decides.
+pub(crate) fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut state = seed;
+    for last in (1..items.len()).rev() {
+        state = mix(state);
+        // The remainder is below the length of a slice.
+        items.swap(last, (state % (last as u64 + 1)) as usize);
+    }
+}
