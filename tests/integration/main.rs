@@ -26,3 +26,7 @@ mod support;
 mod t10_join;
 mod t20_delivery;
 mod t30_handover;
+mod t40_crash;
+mod t50_freeze;
+mod t60_consumers;
+mod t70_bad_input;

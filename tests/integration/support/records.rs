@@ -6,7 +6,7 @@ use async_nats::jetstream::kv::Store;
 use futures_util::TryStreamExt;
 use jetring::ids::Revision;
 use jetring::names::ConsumerName;
-use jetring::records::{AssignmentRecord, ClaimRecord, ClaimState, Keys, MemberRecord, decode};
+use jetring::records::{AssignmentRecord, ClaimRecord, ClaimState, Keys, MemberRecord, ProgressRecord, decode};
 use jetring::{FencingToken, MemberId, Partition};
 use serde::de::DeserializeOwned;
 
@@ -74,6 +74,24 @@ impl World {
             }
         }
         claims
+    }
+
+    /// The highest sequence that any progress record holds as finished, in a floor or in a range.
+    pub(crate) async fn highest_saved(&self) -> u64 {
+        let mut highest = 0;
+        let Some(bucket) = self.bucket().await else {
+            return highest;
+        };
+        for index in 0..u16::try_from(self.setup.partitions).unwrap() {
+            let key = self.keys().progress(Partition(index));
+            if let Some((record, _)) = self.record::<ProgressRecord>(&bucket, &key).await {
+                for marks in record.filters.values() {
+                    let ranges = marks.ranges.iter().map(|range| range.high);
+                    highest = ranges.chain([highest, marks.floor.sequence]).max().unwrap();
+                }
+            }
+        }
+        highest
     }
 
     /// The fencing token of every partition.
