@@ -30,3 +30,4 @@ mod t40_crash;
 mod t50_freeze;
 mod t60_consumers;
 mod t70_bad_input;
+mod t80_server;

@@ -28,6 +28,7 @@ pub(crate) enum Link {
 pub(crate) struct Proxy {
     address: SocketAddr,
     link: watch::Sender<Link>,
+    connections: watch::Sender<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,15 +44,24 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let link = watch::Sender::new(Link::Open);
-        let watched = link.clone();
+        let connections = watch::Sender::new(0);
+        let (watched, counted) = (link.clone(), connections.clone());
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                let (server, watched) = (server.clone(), watched.subscribe());
-                tokio::spawn(connection(client, server, watched));
+                let (server, watched, counted) = (server.clone(), watched.subscribe(), counted.clone());
+                counted.send_modify(|count| *count += 1);
+                tokio::spawn(async move {
+                    connection(client, server, watched).await;
+                    counted.send_modify(|count| *count -= 1);
+                });
             }
         });
-        Self { address, link }
+        Self {
+            address,
+            link,
+            connections,
+        }
     }
 
     /// A client that knows no other way to the server.
@@ -64,6 +74,16 @@ impl Proxy {
 
     pub(crate) fn set(&self, link: Link) {
         self.link.send_replace(link);
+    }
+
+    /// Closes every connection and refuses new ones.
+    pub(crate) async fn cut(&self) {
+        self.set(Link::Cut);
+        self.connections
+            .subscribe()
+            .wait_for(|count| *count == 0)
+            .await
+            .unwrap();
     }
 }
 
@@ -98,11 +118,12 @@ async fn forward(from: Side, mut source: OwnedReadHalf, mut sink: OwnedWriteHalf
             _ => {}
         }
         let read = tokio::select! {
-            read = source.read(&mut buffer) => read,
+            biased;
             changed = link.changed() => match changed {
                 Ok(()) => continue,
                 Err(_) => return,
             },
+            read = source.read(&mut buffer) => read,
         };
         let Ok(count @ 1..) = read else {
             return;
