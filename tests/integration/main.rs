@@ -1,0 +1,33 @@
+//! What a group does on a real nats-server, as a course: from joining to the faults that were found on the way.
+//!
+//! One binary, because every test binary links the whole crate. The tests share one server, each with its own stream, bucket and
+//! group; those that stop or restart a server have their own. Waits end on events: the only fixed times are the durations of
+//! the faults themselves. `support` holds the scenario language and the checker that judges what handlers did.
+//!
+//! | module | about |
+//! |---|---|
+//! | `t10_join` | entering a group, sharing the partitions, duplicates of an id |
+//! | `t20_delivery` | what a handler is given, order, retry |
+//! | `t30_handover` | graceful moves: join under load, leave |
+//! | `t40_crash` | members that are killed |
+//! | `t50_freeze` | members that are frozen, and what they can do when they wake |
+//! | `t60_consumers` | consumers that lose deliveries, vanish, or are contested |
+//! | `t70_bad_input` | what does not fit is refused before anything is created |
+//! | `t80_server` | a server that restarts, loses replies, or is out of reach |
+//! | `t90_regressions` | faults that were found and must not come back |
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests fail by panicking, as the tests do"
+)]
+
+mod support;
+mod t10_join;
+mod t20_delivery;
+mod t30_handover;
+mod t40_crash;
+mod t50_freeze;
+mod t60_consumers;
+mod t70_bad_input;
+mod t80_server;

@@ -1,0 +1,201 @@
+//! Consumers that lose deliveries, vanish behind their owner's back, or are contested by others.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::pull;
+use async_nats::jetstream::stream::RetentionPolicy::{self, Limits, WorkQueue};
+use futures_util::StreamExt;
+use jetring::names::ConsumerName;
+use jetring::{Error, Partition};
+
+use crate::support::members::work;
+use crate::support::{Kind, Setup, World, eventually};
+
+const KEYS: [&str; 12] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9", "k10", "k11"];
+
+/// A waiting pull request of a stranger on the consumer: it takes messages that are then delivered to nobody else.
+async fn steal(world: &World, consumer: &ConsumerName, messages: usize) -> async_nats::Subscriber {
+    let inbox = world.client.new_inbox();
+    let stolen = world.client.subscribe(inbox.clone()).await.unwrap();
+    let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{}.{consumer}", world.setup.name);
+    let request = format!(r#"{{"batch":{messages},"expires":5000000000}}"#);
+    world
+        .client
+        .publish_with_reply(subject, inbox, request.into())
+        .await
+        .unwrap();
+    world.client.flush().await.unwrap();
+    stolen
+}
+
+/// One partition whose owner is settled.
+async fn one_partition(retention: RetentionPolicy) -> World {
+    let mut world = World::start(Setup {
+        partitions: 1,
+        ack_wait: Duration::from_secs(1),
+        ..Setup::new(Kind::Transformed, retention)
+    })
+    .await;
+    world.join("a").await;
+    world.wait_settled(&["a"]).await;
+    world
+}
+
+#[tokio::test]
+async fn a_gap_in_the_deliveries_is_noticed_and_repeats_nothing() {
+    for retention in [Limits, WorkQueue] {
+        let world = one_partition(retention).await;
+        world.publish_round(&KEYS, 2).await;
+        world.await_handled().await;
+        for round in 1..=3 {
+            let consumer = world.consumer_of(Partition(0)).await;
+            let mut stolen = steal(&world, &consumer, 3).await;
+            world.publish_round(&KEYS, 5).await;
+            let first = stolen.next().await.unwrap();
+            assert!(first.reply.is_some(), "{first:?}");
+            world.await_handled().await;
+            world.await_change("a", "Reopening", round - 1).await;
+        }
+        world.verdict().exactly_once();
+        assert!(
+            world
+                .journal
+                .changes("a")
+                .iter()
+                .any(|text| text.contains("reason: Gap"))
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_swallowed_last_message_comes_back() {
+    for retention in [Limits, WorkQueue] {
+        let world = one_partition(retention).await;
+        let consumer = world.consumer_of(Partition(0)).await;
+        let mut stolen = steal(&world, &consumer, 1).await;
+        let mut taken = None;
+        // The server serves waiting requests in turn, so one of the next few messages goes to the stranger; nothing follows it.
+        while taken.is_none() {
+            let message = world.publish("x").await;
+            tokio::select! {
+                found = stolen.next() => taken = found,
+                () = world.await_done(message) => {}
+            }
+        }
+        world.await_handled().await;
+        world.verdict().exactly_once();
+    }
+}
+
+#[tokio::test]
+async fn s33_a_consumer_deleted_behind_its_owner_is_opened_again_where_it_was() {
+    for (kind, retention) in [
+        (Kind::Transformed, Limits),
+        (Kind::Transformed, WorkQueue),
+        (Kind::Token, Limits),
+    ] {
+        let mut world = World::start(Setup::new(kind, retention)).await;
+        world.work = work(|_| async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            Ok(())
+        });
+        world.join("a").await;
+        world.publish_round(&KEYS, 1).await;
+        world.await_handled().await;
+        let tokens = world.tokens().await;
+        let publisher = world.keep_publishing(&KEYS);
+        let stream = world.jetstream.get_stream_no_info(&world.setup.name).await.unwrap();
+        for _ in 0..3 {
+            let consumers = world.consumers().await;
+            for name in consumers.keys() {
+                stream.delete_consumer(&name.to_string()).await.unwrap();
+            }
+            eventually("every filter has a new consumer", async || {
+                let found = world.consumers().await;
+                let fresh = found.keys().all(|name| !consumers.contains_key(name));
+                if fresh && found.len() == consumers.len() {
+                    Ok(())
+                } else {
+                    Err(found)
+                }
+            })
+            .await;
+        }
+        publisher.stop().await;
+        world.await_handled().await;
+        world.verdict().exactly_once();
+        assert_eq!(world.tokens().await, tokens, "the tenures go on");
+    }
+}
+
+#[tokio::test]
+async fn consumers_that_nobody_answers_for_are_swept() {
+    let mut world = World::start(Setup::new(Kind::Transformed, Limits)).await;
+    world.join("a").await;
+    world.wait_settled(&["a"]).await;
+    // Left over from an older tenure that died between two steps.
+    let own = world.consumer_of(Partition(0)).await;
+    let mut stale = own.clone();
+    stale.epoch.token.0 -= 1;
+    let stream = world.jetstream.get_stream_no_info(&world.setup.name).await.unwrap();
+    let config = pull::Config {
+        durable_name: Some(stale.to_string()),
+        filter_subject: format!("{}.0.>", world.setup.name),
+        ..pull::Config::default()
+    };
+    stream.create_consumer_strict(config).await.unwrap();
+    eventually("the stale consumer is deleted", async || {
+        let found = world.consumers().await;
+        if found.contains_key(&stale) { Err(found) } else { Ok(()) }
+    })
+    .await;
+    assert_eq!(world.consumer_of(Partition(0)).await, own);
+}
+
+#[tokio::test]
+async fn s39_a_second_group_on_a_work_queue_is_told_whose_the_messages_are() {
+    for kind in [Kind::Transformed, Kind::Token] {
+        let mut world = World::start(Setup::new(kind, WorkQueue)).await;
+        world.publish("x").await;
+        world.join("a").await;
+        world.await_handled().await;
+        let second = world.setup.group_named("second");
+        let refused = world
+            .try_join_group("b", &world.client.clone(), second)
+            .await
+            .unwrap_err();
+        assert!(matches!(refused, Error::StreamUnsuitable { .. }), "{refused:?}");
+        let names: Vec<String> = world
+            .consumers()
+            .await
+            .into_keys()
+            .map(|name| name.to_string())
+            .collect();
+        assert!(names.iter().any(|name| refused.to_string().contains(name)), "{refused}");
+        assert!(refused.to_string().contains("belongs to one consumer"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn s39_several_groups_on_one_stream_each_get_everything() {
+    for retention in [Limits, RetentionPolicy::Interest] {
+        let mut first = World::start(Setup::new(Kind::Transformed, retention)).await;
+        first.join("a").await;
+        first.wait_settled(&["a"]).await;
+        let second = first.setup.group_named("second");
+        first.try_join_group("b", &first.client.clone(), second).await.unwrap();
+        let b = first.members.here.get_mut("b").unwrap();
+        b.wait_until(|status| status.serving() == 8).await.unwrap();
+        first.publish_round(&KEYS, 5).await;
+        eventually("each group has handled everything", async || {
+            let starts = first.starts_by_member();
+            let all = Some(&(KEYS.len() * 5));
+            if starts.get("a") == all && starts.get("b") == all {
+                Ok(())
+            } else {
+                Err(starts)
+            }
+        })
+        .await;
+    }
+}
