@@ -2,7 +2,7 @@
 
 use super::action::{Action, Run, RunId};
 use super::lane::{LaneId, State};
-use super::partition::Phase;
+use super::partition::{Body, Phase};
 use super::timers::Timer;
 use super::{Lanes, Running};
 use crate::ids::{FencingToken, Partition};
@@ -56,6 +56,10 @@ impl<M: Clone> Lanes<M> {
         else {
             return;
         };
+        // A lane in line has its first message in memory.
+        let Body::Held(message) = &entry.body else {
+            return;
+        };
         lane.state = State::Running { run, sequence };
         filter.started.insert(sequence);
         tenure.running += 1;
@@ -72,7 +76,7 @@ impl<M: Clone> Lanes<M> {
                 .map_or(1, |failed| failed.saturating_add(1)),
             stream_sequence: sequence,
             time: entry.time,
-            message: entry.message.clone(),
+            message: message.clone(),
         }));
         let running = Running {
             partition,
@@ -86,7 +90,7 @@ impl<M: Clone> Lanes<M> {
         self.runs.insert(run, running);
     }
 
-    /// Lines a lane up if it may run, or drops it if it is of no more use.
+    /// Lines a lane up if it may run, reads what it needs, or drops it if it is of no more use.
     pub(super) fn settle(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
@@ -100,7 +104,14 @@ impl<M: Clone> Lanes<M> {
             self.lanes.remove(&id);
             return;
         }
-        if !lane.is_ready() || lane.lined_up {
+        self.read_ahead(id);
+        let Some(lane) = self.lanes.get_mut(&id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
+            return;
+        };
+        let first = lane
+            .first()
+            .and_then(|first| self.filters.get(&lane.filter)?.entries.get(&first));
+        if !first.is_some_and(|entry| matches!(entry.body, Body::Held(_))) {
             return;
         }
         let Some(tenure) = self

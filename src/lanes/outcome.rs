@@ -1,10 +1,11 @@
 //! How runs end: success, retry, dead letter.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::action::{Action, DeadLetter, Outcome, Parked, RunId};
 use super::lane::{Burial, LaneId, State};
-use super::partition::FilterId;
+use super::partition::{Body, FilterId};
 use super::retry::backoff;
 use super::timers::Timer;
 use super::{Lanes, Running};
@@ -25,9 +26,7 @@ impl<M: Clone> Lanes<M> {
         };
         tenure.running -= 1;
         tenure.changes += 1;
-        if let Some(lane) = self.lanes.get_mut(&running.lane) {
-            lane.state = State::Ready;
-        }
+        self.set_state(running.lane, State::Ready);
         if !running.replaced {
             self.conclude(now, run, &running, outcome);
         }
@@ -42,7 +41,7 @@ impl<M: Clone> Lanes<M> {
         filter.started.remove(&running.sequence);
         match outcome {
             Outcome::Success => {
-                if let Some(reply) = self.finish(running.filter, running.lane, running.sequence) {
+                if let Some(reply) = self.finish(running.filter, running.sequence) {
                     self.actions.push_back(Action::Ack { reply });
                 }
             }
@@ -79,10 +78,8 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn set_waiting(&mut self, id: LaneId, until: Time) {
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.state = State::Waiting { until };
-            self.timers.insert((until, Timer::Lane(id)));
-        }
+        self.timers.insert((until, Timer::Lane(id)));
+        self.set_state(id, State::Waiting { until });
     }
 
     fn bury_new(&mut self, run: RunId, running: &Running, error: String) {
@@ -98,7 +95,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Asks for a dead letter to be stored; the lane waits for the answer.
     pub(super) fn bury(&mut self, id: LaneId, burial: Burial) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get(&id) else {
             return;
         };
         let Some(filter) = self.filters.get(&lane.filter) else {
@@ -109,6 +106,11 @@ impl<M: Clone> Lanes<M> {
             self.tenures.get_mut(&filter.partition),
         ) else {
             return;
+        };
+        let Body::Held(message) = &entry.body else {
+            // Only if something was put before it. It is run again when its turn comes.
+            self.set_state(id, State::Ready);
+            return self.settle(id);
         };
         tenure.burying += 1;
         self.burials.insert(burial.run, id);
@@ -122,9 +124,9 @@ impl<M: Clone> Lanes<M> {
             stream_sequence: burial.sequence,
             time: entry.time,
             error: burial.error.clone(),
-            message: entry.message.clone(),
+            message: message.clone(),
         }));
-        lane.state = State::Burying(burial);
+        self.set_state(id, State::Burying(burial));
     }
 
     /// A dead letter is stored, or could not be. `run` is the one that the dead letter bears.
@@ -134,7 +136,7 @@ impl<M: Clone> Lanes<M> {
         let Some(&id) = self.burials.get(&run) else {
             return;
         };
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get(&id) else {
             return;
         };
         let filter = lane.filter;
@@ -146,11 +148,11 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         let burial = burial.clone();
-        lane.state = State::Ready;
         self.buried(partition, run);
+        self.set_state(id, State::Ready);
         match stored {
             Ok(()) => {
-                if let Some(reply) = self.finish(filter, id, burial.sequence) {
+                if let Some(reply) = self.finish(filter, burial.sequence) {
                     self.actions.push_back(Action::Terminate { reply });
                 }
             }
@@ -167,10 +169,8 @@ impl<M: Clone> Lanes<M> {
             ..burial
         };
         let until = now + self.backoff(burial.sequence, burial.failures);
-        let Some(lane) = self.lanes.get_mut(&id) else {
-            return;
-        };
         if burial.failures == 1
+            && let Some(lane) = self.lanes.get(&id)
             && let Some(filter) = self.filters.get(&lane.filter)
         {
             self.actions.push_back(Action::Parked(Parked {
@@ -184,11 +184,11 @@ impl<M: Clone> Lanes<M> {
         }
         self.timers.insert((until, Timer::Lane(id)));
         self.burials.insert(burial.run, id);
-        lane.state = State::Parked { until, burial };
+        self.set_state(id, State::Parked { until, burial });
     }
 
-    /// A held message is finished: marks and lane move on. Gives the reply subject of its latest delivery.
-    fn finish(&mut self, id: FilterId, lane: LaneId, sequence: u64) -> Option<std::sync::Arc<str>> {
+    /// An unfinished message is finished: marks and lane move on. Gives the reply subject of its latest delivery.
+    pub(super) fn finish(&mut self, id: FilterId, sequence: u64) -> Option<Arc<str>> {
         let filter = self.filters.get_mut(&id)?;
         let entry = filter.entries.remove(&sequence)?;
         let partition = filter.partition;
@@ -196,10 +196,7 @@ impl<M: Clone> Lanes<M> {
         filter.attempts.remove(&sequence);
         filter.forget_passed_attempts();
         self.changed(partition);
-        self.let_go(partition, id, sequence, &entry);
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.remove(sequence);
-        }
+        self.let_go(id, sequence, &entry);
         Some(entry.reply)
     }
 }

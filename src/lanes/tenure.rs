@@ -226,10 +226,11 @@ impl<M: Clone> Lanes<M> {
             let Some(filter) = self.filters.get_mut(&id) else {
                 continue;
             };
+            filter.spillable.clear();
             let entries = std::mem::take(&mut filter.entries);
             let keys = std::mem::take(&mut filter.keys);
             for (sequence, entry) in entries {
-                self.let_go(partition, id, sequence, &entry);
+                self.let_go(id, sequence, &entry);
             }
             for lane in keys.into_values() {
                 self.drop_lane(lane);

@@ -98,7 +98,7 @@ fn a_redelivery_by_ack_wait_is_not_run_again() {
     assert_eq!(bench.acks(), ["5:10"]);
     assert_eq!(bench.run_all(), [20]);
     assert_eq!(bench.acks(), ["4:20"]);
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
 }
 
 #[test]

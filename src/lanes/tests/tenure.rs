@@ -12,7 +12,7 @@ fn a_stop_is_drained_at_once_if_nothing_runs() {
     bench.lanes.stop(P);
     assert_eq!(bench.drained(), [Marks::default()], "what was held stays unfinished");
     bench.deliver(2, "b");
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
     assert_eq!(bench.pulls(), [0; 0]);
     bench.lanes.stop(P);
     assert_eq!(bench.drained(), [], "said once");
@@ -113,7 +113,7 @@ fn s18_a_success_after_ownership_is_lost_finishes_nothing() {
     bench.lanes.close(P);
     assert_eq!(bench.cancelled(), [bench.run_of(1), bench.run_of(2)]);
     assert_eq!(bench.lanes.running(P), 2);
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
     bench.end(1, Outcome::Success);
     assert_eq!(bench.ended(), []);
     bench.end(2, retry("late"));
@@ -145,10 +145,10 @@ fn a_higher_token_closes_the_older_tenure_and_a_lower_one_is_stale() {
     let mut bench = Bench::new(settings());
     bench.deliver(1, "a");
     bench.lanes.open(bench.now, P, filter(), epoch(0, 9), Marks::default());
-    assert_eq!(bench.lanes.status().held, 1);
+    assert_eq!(bench.held(), 1);
     bench.lanes.open(bench.now, P, filter(), epoch(5, 0), Marks::default());
     assert_eq!(bench.ended(), [FencingToken(1)]);
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
     assert_eq!(bench.lanes.partition_status(P).unwrap().token, FencingToken(5));
 }
 
