@@ -81,6 +81,12 @@ pub enum Outcome {
         /// Why.
         error: String,
     },
+    /// The key is to wait for as long as this tenure lasts, because its message is suspected of killing whoever runs it. The attempt
+    /// does not count.
+    Park {
+        /// Why.
+        error: String,
+    },
     /// The handler ended because it was told to; the message stays unfinished and the attempt does not count.
     Cancelled,
 }
@@ -159,7 +165,7 @@ pub enum Action<M> {
     },
     /// Store a dead letter with a confirmed publish, then call [`Lanes::dead_lettered`](super::Lanes::dead_lettered).
     DeadLetter(DeadLetter<M>),
-    /// A dead letter could not be stored. Its key waits until it can be; said once per message.
+    /// A key waits: its dead letter could not be stored and is tried again, or it was told to. Said once per message.
     Parked(Parked),
     /// After [`Lanes::stop`](super::Lanes::stop): nothing of the partition runs any more, of older tenures neither. Said once.
     Drained {
@@ -227,7 +233,7 @@ pub struct DeadLetter<M> {
     pub message: M,
 }
 
-/// A key that waits because its dead letter cannot be stored.
+/// A key that waits because its dead letter cannot be stored, or because it was told to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The partition.
@@ -236,12 +242,12 @@ pub struct Parked {
     pub filter: Filter,
     /// The key.
     pub key: Arc<str>,
-    /// The sequence of the message that is to become a dead letter.
+    /// The sequence of the message that holds it up.
     pub stream_sequence: u64,
-    /// What its last attempt failed with.
+    /// What its last attempt failed with, or why it was told to wait.
     pub error: String,
-    /// Why the dead letter could not be stored.
-    pub store_error: String,
+    /// Why the dead letter could not be stored. `None`: nobody has asked for one.
+    pub store_error: Option<String>,
 }
 
 /// What is left of a pull request that has ended.

@@ -217,7 +217,9 @@ impl<M: Clone> Lanes<M> {
                 self.set_state(id, State::Ready);
             }
             State::Parked { until, burial } if burial.sequence == sequence => {
-                self.timers.remove(&(*until, Timer::Lane(id)));
+                if let Some(until) = *until {
+                    self.timers.remove(&(until, Timer::Lane(id)));
+                }
                 self.burials.remove(&burial.run);
                 self.set_state(id, State::Ready);
             }

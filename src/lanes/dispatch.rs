@@ -1,6 +1,7 @@
 //! Which message runs next: partitions take turns, and within a partition the lanes do.
 
 use super::action::{Action, Run, RunId};
+use super::filter::Filter;
 use super::lane::{LaneId, State};
 use super::partition::{Body, Phase};
 use super::timers::Timer;
@@ -19,6 +20,36 @@ impl<M: Clone> Lanes<M> {
             }
             self.line_up_partition(partition);
         }
+    }
+
+    /// Starts one handler, for that filter, and only if this member runs none: for a filter whose messages are suspected of killing
+    /// their process, so that no other is blamed. Whether it did.
+    pub fn dispatch_alone(&mut self, partition: Partition, filter: &Filter) -> bool {
+        if !self.runs.is_empty() {
+            return false;
+        }
+        let Some(tenure) = self.tenures.get_mut(&partition) else {
+            return false;
+        };
+        let Some(&filter) = tenure.filters.get(filter) else {
+            return false;
+        };
+        let ready = |id: &LaneId| {
+            self.lanes
+                .get(id)
+                .is_some_and(|lane| lane.filter == filter && lane.is_ready())
+        };
+        let Some(place) = tenure.line.iter().position(ready) else {
+            return false;
+        };
+        let Some(id) = tenure.line.remove(place) else {
+            return false;
+        };
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.lined_up = false;
+        }
+        self.run(partition, id);
+        !self.runs.is_empty()
     }
 
     /// The lane whose turn it is in a partition that has left the member's line.

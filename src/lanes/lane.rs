@@ -47,10 +47,10 @@ pub(super) enum State {
     },
     /// The first message's dead letter is being stored.
     Burying(Burial),
-    /// The dead letter could not be stored and is tried again later.
+    /// The dead letter could not be stored, or the key was told to wait.
     Parked {
-        /// When.
-        until: Time,
+        /// When the dead letter is tried again.
+        until: Option<Time>,
         /// The dead letter.
         burial: Burial,
     },
@@ -65,7 +65,7 @@ pub(super) struct Burial {
     /// How often it could not be stored.
     pub(super) failures: u32,
     /// Why not, the last time.
-    pub(super) store_error: String,
+    pub(super) store_error: Option<String>,
 }
 
 impl Lane {
@@ -149,10 +149,20 @@ impl Lane {
         matches!(self.state, State::Ready) && self.queue.is_empty()
     }
 
+    /// The message that holds up a parked key: from the first time that its dead letter could not be stored until it is.
+    pub(super) fn parked(&self) -> Option<&Burial> {
+        match &self.state {
+            State::Parked { burial, .. } => Some(burial),
+            State::Burying(burial) => (burial.failures > 0).then_some(burial),
+            State::Ready | State::Running { .. } | State::Waiting { .. } => None,
+        }
+    }
+
     /// When the lane's state is to be looked at again.
     pub(super) fn due(&self) -> Option<Time> {
         match self.state {
-            State::Waiting { until } | State::Parked { until, .. } => Some(until),
+            State::Waiting { until } => Some(until),
+            State::Parked { until, .. } => until,
             State::Ready | State::Running { .. } | State::Burying(_) => None,
         }
     }

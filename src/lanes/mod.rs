@@ -125,10 +125,10 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// Takes what is to be done, in order.
+    /// Takes what is to be done, in order. What is not taken stays.
     pub fn actions(&mut self) -> impl Iterator<Item = Action<M>> + '_ {
         self.pull();
-        self.actions.drain(..)
+        std::iter::from_fn(|| self.actions.pop_front())
     }
 
     /// One counter for all names, so that none is used twice.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, DeadLetter, Outcome, Parked, RunId};
+use super::action::{Action, DeadLetter, Outcome, RunId};
 use super::lane::{Burial, LaneId, State};
 use super::partition::{Body, FilterId};
 use super::retry::backoff;
@@ -50,6 +50,7 @@ impl<M: Clone> Lanes<M> {
                 self.count_failure(running);
                 self.bury_new(run, running, error);
             }
+            Outcome::Park { error } => self.park_for_good(run, running, error),
             Outcome::Cancelled => {}
         }
     }
@@ -83,14 +84,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn bury_new(&mut self, run: RunId, running: &Running, error: String) {
-        let burial = Burial {
-            run,
-            sequence: running.sequence,
-            error,
-            failures: 0,
-            store_error: String::new(),
-        };
-        self.bury(running.lane, burial);
+        self.bury(running.lane, burial(run, running, error));
     }
 
     /// Asks for a dead letter to be stored; the lane waits for the answer.
@@ -162,29 +156,35 @@ impl<M: Clone> Lanes<M> {
         self.drained(partition);
     }
 
+    /// A dead letter could not be stored: its key is parked until it is tried again.
     fn park(&mut self, now: Time, id: LaneId, burial: Burial, store_error: String) {
         let burial = Burial {
             failures: burial.failures.saturating_add(1),
-            store_error,
+            store_error: Some(store_error),
             ..burial
         };
         let until = now + self.backoff(burial.sequence, burial.failures);
-        if burial.failures == 1
-            && let Some(lane) = self.lanes.get(&id)
-            && let Some(filter) = self.filters.get(&lane.filter)
-        {
-            self.actions.push_back(Action::Parked(Parked {
-                partition: filter.partition,
-                filter: filter.name.clone(),
-                key: lane.key.clone(),
-                stream_sequence: burial.sequence,
-                error: burial.error.clone(),
-                store_error: burial.store_error.clone(),
-            }));
-        }
+        let first = burial.failures == 1;
         self.timers.insert((until, Timer::Lane(id)));
         self.burials.insert(burial.run, id);
+        let until = Some(until);
         self.set_state(id, State::Parked { until, burial });
+        if first {
+            self.say_parked(id);
+        }
+    }
+
+    /// The key is parked without a dead letter, for the rest of the tenure.
+    fn park_for_good(&mut self, run: RunId, running: &Running, error: String) {
+        let burial = burial(run, running, error);
+        self.set_state(running.lane, State::Parked { until: None, burial });
+        self.say_parked(running.lane);
+    }
+
+    fn say_parked(&mut self, id: LaneId) {
+        if let Some(parked) = self.lanes.get(&id).and_then(|lane| self.parked(lane)) {
+            self.actions.push_back(Action::Parked(parked));
+        }
     }
 
     /// An unfinished message is finished: marks and lane move on. Gives the reply subject of its latest delivery.
@@ -198,5 +198,15 @@ impl<M: Clone> Lanes<M> {
         self.changed(partition);
         self.let_go(id, sequence, &entry);
         Some(entry.reply)
+    }
+}
+
+fn burial(run: RunId, running: &Running, error: String) -> Burial {
+    Burial {
+        run,
+        sequence: running.sequence,
+        error,
+        failures: 0,
+        store_error: None,
     }
 }

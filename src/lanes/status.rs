@@ -47,7 +47,7 @@ pub struct PartitionStatus {
     pub keys: usize,
     /// Keys that wait for a retry.
     pub waiting: usize,
-    /// Keys whose dead letter cannot be stored.
+    /// Keys whose dead letter cannot be stored, or that were told to wait.
     pub parked: Vec<Parked>,
     /// The key with the most unfinished messages.
     pub deepest: Option<KeyDepth>,
@@ -181,13 +181,10 @@ impl<M: Clone> Lanes<M> {
         keys.filter_map(|lane| self.lanes.get(lane))
     }
 
-    /// A key is parked from the first time that its dead letter could not be stored until it is.
-    fn parked(&self, lane: &Lane) -> Option<Parked> {
-        let (State::Parked { burial, .. } | State::Burying(burial)) = &lane.state else {
-            return None;
-        };
+    pub(super) fn parked(&self, lane: &Lane) -> Option<Parked> {
+        let burial = lane.parked()?;
         let filter = self.filters.get(&lane.filter)?;
-        (burial.failures > 0).then(|| Parked {
+        Some(Parked {
             partition: filter.partition,
             filter: filter.name.clone(),
             key: lane.key.clone(),

@@ -98,7 +98,7 @@ impl Bench {
             seen: Vec::new(),
             runs: BTreeMap::new(),
         };
-        bench.lanes.open(bench.now, P, filter(), bench.epoch, marks);
+        bench.lanes.open(P, filter(), bench.epoch, marks);
         bench
     }
 
@@ -121,7 +121,7 @@ impl Bench {
     pub(super) fn reopen(&mut self) {
         self.epoch.reopen += 1;
         self.consumer_sequence = 0;
-        self.lanes.reopen(self.now, P, &filter(), self.epoch);
+        self.lanes.reopen(P, &filter(), self.epoch);
     }
 
     pub(super) fn advance(&mut self, millis: u64) {

@@ -33,13 +33,7 @@ fn pulls(lanes: &mut Lanes<u64>) -> Vec<(u16, usize)> {
 }
 
 fn open(lanes: &mut Lanes<u64>, partition: u16, filter: &str) {
-    lanes.open(
-        Time::ZERO,
-        Partition(partition),
-        filter.into(),
-        epoch(1, 0),
-        Marks::default(),
-    );
+    lanes.open(Partition(partition), filter.into(), epoch(1, 0), Marks::default());
 }
 
 #[test]

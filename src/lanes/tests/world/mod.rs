@@ -440,7 +440,7 @@ impl World {
                 graceful,
             });
             self.create(&place, epoch, record.floor.sequence);
-            self.members[to].lanes.open(self.now, partition, place.1, epoch, record);
+            self.members[to].lanes.open(partition, place.1, epoch, record);
         }
     }
 }

@@ -202,7 +202,7 @@ impl World {
             reopen: consumer.epoch.reopen + 1,
             ..consumer.epoch
         };
-        lanes.reopen(self.now, place.0, &place.1, epoch);
+        lanes.reopen(place.0, &place.1, epoch);
         self.create(place, epoch, floor);
         self.carry_out();
     }
