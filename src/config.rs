@@ -124,7 +124,7 @@ pub struct Settings {
     /// How many bytes this member may hold over all its partitions; at least `max_bytes_per_partition`.
     pub max_bytes: NonZeroUsize,
     /// How many messages of a key that waits stay in memory. Of the others only the number is kept, and they are read again
-    /// when their turn comes. Less than `max_held_per_partition`.
+    /// when their turn comes. Never more than half of `max_held_per_partition`, whatever is set here.
     pub lane_depth: NonZeroUsize,
     /// How many messages of one partition may be kept by number only before it stops pulling; at least `max_held_per_partition`.
     pub max_parked: NonZeroUsize,
@@ -238,6 +238,11 @@ impl Settings {
         self.session_timeout / CLOCK_RATE_ERROR + self.cancel_grace()
     }
 
+    /// How many messages of a key that waits stay in memory.
+    pub(crate) fn lane_depth(&self) -> NonZeroUsize {
+        self.lane_depth.min(number(self.max_held_per_partition.get() / 2))
+    }
+
     /// How long the engine waits before it tries a failed step again.
     pub(crate) fn retry_interval(&self) -> Duration {
         (self.heartbeat_interval() / 4).clamp(Duration::from_millis(20), Duration::from_millis(250))
@@ -325,15 +330,6 @@ impl Settings {
             "max_parked",
             self.max_held_per_partition,
             "max_held_per_partition",
-        )?;
-        check(
-            self.lane_depth < self.max_held_per_partition,
-            "lane_depth",
-            self.lane_depth.to_string(),
-            format!(
-                "it has to be less than max_held_per_partition ({})",
-                self.max_held_per_partition
-            ),
         )?;
         positive(self.handler_timeout.unwrap_or(Duration::MAX), "handler_timeout")?;
         if let Some(letters) = &self.dead_letters {

@@ -208,7 +208,7 @@ impl Group {
             max_held_total: settings.max_held,
             max_bytes: settings.max_bytes_per_partition,
             max_bytes_total: settings.max_bytes,
-            lane_depth: settings.lane_depth,
+            lane_depth: settings.lane_depth(),
             max_parked: settings.max_parked,
             max_ranges: settings.max_ranges,
             several_filters: self.strategy.needs_discovery(),
