@@ -119,6 +119,18 @@ pub struct Settings {
     pub max_held_per_partition: NonZeroUsize,
     /// How many messages this member may hold over all its partitions; at least `max_held_per_partition`.
     pub max_held: NonZeroUsize,
+    /// How many bytes of one partition this member may hold. A larger message comes alone, above the bound.
+    pub max_bytes_per_partition: NonZeroUsize,
+    /// How many bytes this member may hold over all its partitions; at least `max_bytes_per_partition`.
+    pub max_bytes: NonZeroUsize,
+    /// How many messages of a key that waits stay in memory. Of the others only the number is kept, and they are read again
+    /// when their turn comes. Less than `max_held_per_partition`.
+    pub lane_depth: NonZeroUsize,
+    /// How many messages of one partition may be kept by number only before it stops pulling; at least `max_held_per_partition`.
+    pub max_parked: NonZeroUsize,
+    /// How many ranges of finished messages one filter may have above its floor before it stops pulling. They are what its
+    /// progress record grows by, some 60 bytes each.
+    pub max_ranges: NonZeroUsize,
     /// The `ack_wait` of the consumers. A message that is held longer is kept by in-progress acks, so this only says how fast
     /// the server offers a message again whose delivery was lost. At least 1 s.
     pub ack_wait: Duration,
@@ -171,6 +183,11 @@ impl Default for Settings {
             concurrency: number(256),
             max_held_per_partition: number(512),
             max_held: number(8192),
+            max_bytes_per_partition: number(16 << 20),
+            max_bytes: number(128 << 20),
+            lane_depth: number(64),
+            max_parked: number(10_000),
+            max_ranges: number(2_000),
             ack_wait: Duration::from_secs(30),
             retry: RetryPolicy::default(),
             handler_timeout: None,
@@ -287,12 +304,34 @@ impl Settings {
             format!("{:?}", self.ack_wait),
             "it has to be at least 1s".to_owned(),
         )?;
-        check(
-            self.max_held >= self.max_held_per_partition,
+        let at_least = |value: NonZeroUsize, field: &'static str, least: NonZeroUsize, name: &str| {
+            let needed = format!("it has to be at least {name} ({least})");
+            check(value >= least, field, value.to_string(), needed)
+        };
+        at_least(
+            self.max_held,
             "max_held",
-            self.max_held.to_string(),
+            self.max_held_per_partition,
+            "max_held_per_partition",
+        )?;
+        at_least(
+            self.max_bytes,
+            "max_bytes",
+            self.max_bytes_per_partition,
+            "max_bytes_per_partition",
+        )?;
+        at_least(
+            self.max_parked,
+            "max_parked",
+            self.max_held_per_partition,
+            "max_held_per_partition",
+        )?;
+        check(
+            self.lane_depth < self.max_held_per_partition,
+            "lane_depth",
+            self.lane_depth.to_string(),
             format!(
-                "it has to be at least max_held_per_partition ({})",
+                "it has to be less than max_held_per_partition ({})",
                 self.max_held_per_partition
             ),
         )?;

@@ -206,6 +206,11 @@ impl Group {
             concurrency: settings.concurrency,
             max_held: settings.max_held_per_partition,
             max_held_total: settings.max_held,
+            max_bytes: settings.max_bytes_per_partition,
+            max_bytes_total: settings.max_bytes,
+            lane_depth: settings.lane_depth,
+            max_parked: settings.max_parked,
+            max_ranges: settings.max_ranges,
             several_filters: self.strategy.needs_discovery(),
             ack_wait: settings.ack_wait,
             retry: lanes::Retry {
@@ -217,8 +222,9 @@ impl Group {
     }
 
     fn consumer_settings(&self, ready: &Ready) -> ConsumerSettings {
-        // Twice the bound: messages whose ack is on its way still count as pending at the server.
+        // Twice what is held: messages whose ack is on its way still count as pending at the server.
         let held = self.settings.max_held_per_partition.get().saturating_mul(2);
+        let held = held.saturating_add(self.settings.max_parked.get());
         ConsumerSettings {
             retention: ready.retention,
             ack_wait: self.settings.ack_wait,

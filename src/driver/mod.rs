@@ -29,12 +29,12 @@ use crate::config::{OnOverrun, Settings};
 use crate::engine::{Change, Command, Engine, Event, ReopenReason, Stop};
 use crate::handler::{Handler, Message};
 use crate::ids::{Epoch, Partition};
-use crate::lanes::{Action, Delivered, Filter, Lanes, Outcome, RunId};
+use crate::lanes::{Action, Delivered, Filter, Found, Lanes, Outcome, ReadId, RunId};
 use crate::names::ConsumerName;
 use crate::nats::Nats;
 use crate::nats::consumers::ConsumerSettings;
 use crate::nats::discovery::{Filters, Horizon};
-use crate::nats::pull::{Pulled, PulledMessage};
+use crate::nats::pull::{Ask, Pulled, PulledMessage};
 use crate::nats::records::Records;
 
 pub(crate) use status::Listener;
@@ -65,6 +65,8 @@ pub(crate) enum Input {
     Ended(RunId, Outcome),
     /// A dead letter is stored, or could not be.
     DeadLettered(RunId, Result<(), String>),
+    /// A spilled message was read again, or is gone.
+    Read(ReadId, Found<Arc<Message>>),
 }
 
 /// Everything a member is made of, handed over at the start.
@@ -85,7 +87,7 @@ pub(crate) struct Parts<H> {
 #[derive(Debug)]
 struct PullLoop {
     epoch: Epoch,
-    requests: mpsc::UnboundedSender<usize>,
+    requests: mpsc::UnboundedSender<Ask>,
     task: AbortHandle,
 }
 
@@ -238,6 +240,7 @@ impl<H: Handler> Driver<H> {
                 let now = self.clock.now();
                 self.parts.lanes.dead_lettered(now, run, stored);
             }
+            Input::Read(read, found) => self.parts.lanes.read(read, found),
         }
     }
 
@@ -245,7 +248,7 @@ impl<H: Handler> Driver<H> {
         let lanes = &mut self.parts.lanes;
         match pulled {
             Pulled::Message(message) => self.deliver(partition, filter, epoch, *message),
-            Pulled::Undelivered(count) => lanes.pull_ended(partition, filter, epoch, count),
+            Pulled::Over(end) => lanes.pull_ended(partition, filter, epoch, end),
             Pulled::Lost => lanes.pulls_lost(partition, filter, epoch),
             Pulled::Missing => self.reopen(partition, filter.clone(), epoch, ReopenReason::Missing),
         }
@@ -259,6 +262,7 @@ impl<H: Handler> Driver<H> {
         };
         let delivered = Delivered {
             stream_sequence: message.stream_sequence,
+            read_sequence: message.stream_sequence,
             consumer_sequence: message.consumer_sequence,
             time: message.time,
             key: resolved.key.into(),
@@ -339,10 +343,11 @@ impl<H: Handler> Driver<H> {
                 filter,
                 epoch,
                 messages,
+                bytes,
             } => {
                 let pull = self.pulls.get(&(partition, filter)).filter(|pull| pull.epoch == epoch);
                 if let Some(pull) = pull {
-                    pull.requests.send(messages).ok();
+                    pull.requests.send(Ask { messages, bytes }).ok();
                 }
             }
             Action::Reopen {
@@ -360,8 +365,25 @@ impl<H: Handler> Driver<H> {
                 key = %parked.key,
                 sequence = parked.stream_sequence,
                 error = parked.error,
-                "the key waits: its message was given up and cannot be stored as a dead letter: {}",
-                parked.store_error
+                store_error = parked.store_error,
+                "a key waits: its message was given up and is not stored as a dead letter"
+            ),
+            Action::Read {
+                read,
+                partition,
+                sequence,
+                ..
+            } => self.read_spilled(read, partition, sequence),
+            Action::Gone {
+                partition,
+                key,
+                stream_sequence,
+                ..
+            } => tracing::warn!(
+                %partition,
+                %key,
+                sequence = stream_sequence,
+                "a message was deleted from the stream before its turn came"
             ),
             Action::Drained { partition, marks, .. } => {
                 self.stop_pulls(partition);
@@ -371,6 +393,27 @@ impl<H: Handler> Driver<H> {
             }
             Action::Ended { partition, token } => self.step(Event::Ended { partition, token }),
         }
+    }
+
+    /// Reads a spilled message again, from the leader, for as long as it takes to know whether it is there.
+    fn read_spilled(&mut self, read: ReadId, partition: Partition, sequence: u64) {
+        let (nats, sender, pause) = (
+            self.parts.nats.clone(),
+            self.sender.clone(),
+            self.parts.settings.retry_interval(),
+        );
+        self.background.spawn(async move {
+            loop {
+                match nats.read_message(sequence).await {
+                    Ok(found) => {
+                        sender.send(Input::Read(read, found)).ok();
+                        return;
+                    }
+                    Err(error) => tracing::debug!(%error, %partition, sequence, "a spilled message could not be read"),
+                }
+                tokio::time::sleep(pause).await;
+            }
+        });
     }
 
     fn answer(&self, answer: handlers::Answer) {
@@ -477,18 +520,16 @@ impl<H: Handler> Driver<H> {
                 epoch,
                 marks,
             } => {
-                let now = self.clock.now();
                 self.start_pull(partition, filter.clone(), epoch);
-                self.parts.lanes.open(now, partition, filter, epoch, marks);
+                self.parts.lanes.open(partition, filter, epoch, marks);
             }
             Command::Reopen {
                 partition,
                 filter,
                 epoch,
             } => {
-                let now = self.clock.now();
                 self.start_pull(partition, filter.clone(), epoch);
-                self.parts.lanes.reopen(now, partition, &filter, epoch);
+                self.parts.lanes.reopen(partition, &filter, epoch);
             }
             Command::Drain(partition) => self.parts.lanes.stop(partition),
             Command::CancelHandlers(partition) => self.parts.lanes.cancel(partition),

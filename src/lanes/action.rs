@@ -19,11 +19,37 @@ impl fmt::Display for RunId {
     }
 }
 
+/// One read of a spilled message. Never used twice in the life of a member's lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReadId(pub u64);
+
+impl fmt::Display for ReadId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What the stream's leader has under a sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found<M> {
+    /// A message.
+    Message {
+        /// Its store time as in [`Delivered::time`].
+        time: u64,
+        /// Its payload.
+        message: M,
+    },
+    /// Nothing: it was deleted, purged or has expired.
+    Gone,
+}
+
 /// A message as a consumer delivered it.
 #[derive(Debug, Clone)]
 pub struct Delivered<M> {
     /// The sequence that order and marks go by: of the stream, or of the origin if the stream is a sourced copy.
     pub stream_sequence: u64,
+    /// The sequence to read it again by. Other than `stream_sequence` only if the stream is a sourced copy.
+    pub read_sequence: u64,
     /// The consumer's own count of deliveries, from 1 in every epoch.
     pub consumer_sequence: u64,
     /// Store time in nanoseconds since the Unix epoch. Of a sourced copy always 0: a copy made again has a new time.
@@ -52,6 +78,12 @@ pub enum Outcome {
     },
     /// The message can never succeed: it becomes a dead letter.
     Reject {
+        /// Why.
+        error: String,
+    },
+    /// The key is to wait for as long as this tenure lasts, because its message is suspected of killing whoever runs it. The attempt
+    /// does not count.
+    Park {
         /// Why.
         error: String,
     },
@@ -94,6 +126,31 @@ pub enum Action<M> {
         epoch: Epoch,
         /// How many messages to ask for.
         messages: usize,
+        /// How many bytes at most; `None` for no bound.
+        bytes: Option<usize>,
+    },
+    /// Read a spilled message from the stream's leader, again and again until it is known whether it is there, then call
+    /// [`Lanes::read`](super::Lanes::read).
+    Read {
+        /// Names the read.
+        read: ReadId,
+        /// The partition.
+        partition: Partition,
+        /// The filter.
+        filter: Filter,
+        /// The sequence to read.
+        sequence: u64,
+    },
+    /// A spilled message was gone when its turn came. It counts as finished; say so.
+    Gone {
+        /// The partition.
+        partition: Partition,
+        /// The filter.
+        filter: Filter,
+        /// The key.
+        key: Arc<str>,
+        /// The message's sequence.
+        stream_sequence: u64,
     },
     /// A delivery was lost: open the filter's next consumer at its floor, then call [`Lanes::reopen`](super::Lanes::reopen).
     Reopen {
@@ -108,7 +165,7 @@ pub enum Action<M> {
     },
     /// Store a dead letter with a confirmed publish, then call [`Lanes::dead_lettered`](super::Lanes::dead_lettered).
     DeadLetter(DeadLetter<M>),
-    /// A dead letter could not be stored. Its key waits until it can be; said once per message.
+    /// A key waits: its dead letter could not be stored and is tried again, or it was told to. Said once per message.
     Parked(Parked),
     /// After [`Lanes::stop`](super::Lanes::stop): nothing of the partition runs any more, of older tenures neither. Said once.
     Drained {
@@ -176,7 +233,7 @@ pub struct DeadLetter<M> {
     pub message: M,
 }
 
-/// A key that waits because its dead letter cannot be stored.
+/// A key that waits because its dead letter cannot be stored, or because it was told to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The partition.
@@ -185,12 +242,23 @@ pub struct Parked {
     pub filter: Filter,
     /// The key.
     pub key: Arc<str>,
-    /// The sequence of the message that is to become a dead letter.
+    /// The sequence of the message that holds it up.
     pub stream_sequence: u64,
-    /// What its last attempt failed with.
+    /// What its last attempt failed with, or why it was told to wait.
     pub error: String,
-    /// Why the dead letter could not be stored.
-    pub store_error: String,
+    /// Why the dead letter could not be stored. `None`: nobody has asked for one.
+    pub store_error: Option<String>,
+}
+
+/// What is left of a pull request that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PullEnd {
+    /// Messages it did not deliver.
+    pub messages: usize,
+    /// Bytes it did not use.
+    pub bytes: usize,
+    /// Whether it ended because the next message is larger than those.
+    pub too_large: bool,
 }
 
 /// A consumer sequence that is not the one after the last.

@@ -7,7 +7,8 @@ use super::action::{Action, Delivered, Gap, RunId};
 use super::filter::Filter;
 use super::floor::Seen;
 use super::lane::{Lane, LaneId, State};
-use super::partition::{Entry, FilterId, Phase};
+use super::partition::{Body, Entry, FilterId, Phase};
+use super::room::Amount;
 use super::timers::Timer;
 use crate::ids::{Epoch, Partition};
 use crate::time::Time;
@@ -21,7 +22,7 @@ impl<M: Clone> Lanes<M> {
         let Some(id) = self.current(partition, filter, epoch) else {
             return;
         };
-        self.give_back(id, 1);
+        self.arrived(id, delivered.bytes);
         if self.phase(partition) != Some(Phase::Serving) {
             self.answer_known(id, delivered);
         } else if self.is_next(id, delivered.consumer_sequence) {
@@ -92,47 +93,76 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// Delivered again: the ack goes to this reply subject, and `ack_wait` starts anew.
+    /// Delivered again: the ack goes to this reply subject, and `ack_wait` starts anew. If it was being read, it need not be.
     fn refresh(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         let sequence = delivered.stream_sequence;
         let keep_at = self.keep_after(now);
-        if let Some(entry) = self
-            .filters
-            .get_mut(&id)
-            .and_then(|filter| filter.entries.get_mut(&sequence))
-        {
-            self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
-            self.timers.insert((keep_at, Timer::Keep(id, sequence)));
-            entry.keep_at = keep_at;
-            entry.reply = delivered.reply;
+        let Some(filter) = self.filters.get_mut(&id) else {
+            return;
+        };
+        let Some(entry) = filter.entries.get_mut(&sequence) else {
+            return;
+        };
+        self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
+        self.timers.insert((keep_at, Timer::Keep(id, sequence)));
+        entry.keep_at = keep_at;
+        entry.reply = delivered.reply;
+        entry.read_sequence = delivered.read_sequence;
+        if let Body::Reading(read) = entry.body {
+            entry.body = Body::Held(delivered.message);
+            let lane = entry.lane;
+            self.reads.remove(&read);
+            self.settle(lane);
         }
     }
 
     /// A new message joins the lane of its key.
     fn hold(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
-        let sequence = delivered.stream_sequence;
+        let (sequence, bytes) = (delivered.stream_sequence, delivered.bytes);
         let keep_at = self.keep_after(now);
         let lane = self.lane_of(id, &delivered.key);
+        let stays = self.join_lane(id, lane, sequence, bytes);
         let Some(filter) = self.filters.get_mut(&id) else {
             return;
         };
         let entry = Entry {
             lane,
             time: delivered.time,
+            read_sequence: delivered.read_sequence,
             reply: delivered.reply,
-            message: delivered.message,
+            bytes,
+            body: if stays {
+                Body::Held(delivered.message)
+            } else {
+                Body::Spilled
+            },
             keep_at,
         };
         filter.entries.insert(sequence, entry);
         self.timers.insert((keep_at, Timer::Keep(id, sequence)));
-        self.held += 1;
-        if let Some(tenure) = self.tenures.get_mut(&filter.partition) {
-            tenure.held += 1;
-        }
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.insert(sequence);
-        }
+        self.relieve(id);
         self.settle(lane);
+    }
+
+    /// Counts a new message with its lane; whether it stays in memory.
+    fn join_lane(&mut self, id: FilterId, lane_id: LaneId, sequence: u64, bytes: usize) -> bool {
+        let (Some(lane), Some(filter)) = (self.lanes.get_mut(&lane_id), self.filters.get_mut(&id)) else {
+            return false;
+        };
+        let stays = lane.insert(sequence, bytes, self.settings.lane_depth.get());
+        if !stays {
+            filter.spilled += 1;
+            if let Some(tenure) = self.tenures.get_mut(&filter.partition) {
+                tenure.spilled += 1;
+            }
+            return false;
+        }
+        if lane.is_waiting() {
+            filter.waiting = filter.waiting.plus(Amount::one(bytes));
+            filter.spillable.insert((lane.waits_since, lane_id));
+        }
+        self.take_room(id, bytes);
+        true
     }
 
     /// The lane of a key; made if it has none.
@@ -165,19 +195,17 @@ impl<M: Clone> Lanes<M> {
         filter.started.remove(&sequence);
         let partition = filter.partition;
         self.changed(partition);
-        self.let_go(partition, id, sequence, &entry);
+        self.let_go(id, sequence, &entry);
         self.detach(partition, entry.lane, sequence);
         self.settle(entry.lane);
     }
 
     /// Parts a lane from a message that it no longer has, whatever it was doing about it.
-    fn detach(&mut self, partition: Partition, lane: LaneId, sequence: u64) {
-        let Some(state) = self.lanes.get_mut(&lane) else {
+    fn detach(&mut self, partition: Partition, id: LaneId, sequence: u64) {
+        let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        let was_first = state.first() == Some(sequence);
-        state.remove(sequence);
-        match &state.state {
+        match &lane.state {
             State::Running { run, sequence: running } if *running == sequence => {
                 if let Some(running) = self.runs.get_mut(run) {
                     running.replaced = true;
@@ -185,17 +213,20 @@ impl<M: Clone> Lanes<M> {
             }
             State::Burying(burial) if burial.sequence == sequence => {
                 let run = burial.run;
-                state.state = State::Ready;
                 self.buried(partition, run);
+                self.set_state(id, State::Ready);
             }
             State::Parked { until, burial } if burial.sequence == sequence => {
-                self.timers.remove(&(*until, Timer::Lane(lane)));
+                if let Some(until) = *until {
+                    self.timers.remove(&(until, Timer::Lane(id)));
+                }
                 self.burials.remove(&burial.run);
-                state.state = State::Ready;
+                self.set_state(id, State::Ready);
             }
-            State::Waiting { until } if was_first => {
-                self.timers.remove(&(*until, Timer::Lane(lane)));
-                state.state = State::Ready;
+            // What has failed is the first.
+            State::Waiting { until } if lane.first().is_none_or(|first| first > sequence) => {
+                self.timers.remove(&(*until, Timer::Lane(id)));
+                self.set_state(id, State::Ready);
             }
             _ => {}
         }
@@ -209,13 +240,27 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// Takes a message that is no longer held out of the counts. Its lane and its marks are the caller's.
-    pub(super) fn let_go(&mut self, partition: Partition, id: FilterId, sequence: u64, entry: &Entry<M>) {
+    /// Takes a message that is no longer unfinished out of its lane and out of the counts.
+    pub(super) fn let_go(&mut self, id: FilterId, sequence: u64, entry: &Entry<M>) {
         self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
-        self.held -= 1;
-        if let Some(tenure) = self.tenures.get_mut(&partition) {
-            tenure.held -= 1;
-        }
+        let (Some(lane), Some(filter)) = (self.lanes.get_mut(&entry.lane), self.filters.get_mut(&id)) else {
+            return;
+        };
+        lane.remove(sequence, entry.bytes);
         self.wanting.insert(id);
+        if let Body::Spilled = entry.body {
+            filter.spilled -= 1;
+            if let Some(tenure) = self.tenures.get_mut(&filter.partition) {
+                tenure.spilled -= 1;
+            }
+            return;
+        }
+        if let Body::Reading(read) = entry.body {
+            self.reads.remove(&read);
+        }
+        if lane.is_waiting() {
+            filter.waiting = filter.waiting.minus(Amount::one(entry.bytes));
+        }
+        self.free_room(id, entry.bytes);
     }
 }

@@ -1,8 +1,9 @@
 //! Which message runs next: partitions take turns, and within a partition the lanes do.
 
 use super::action::{Action, Run, RunId};
+use super::filter::Filter;
 use super::lane::{LaneId, State};
-use super::partition::Phase;
+use super::partition::{Body, Phase};
 use super::timers::Timer;
 use super::{Lanes, Running};
 use crate::ids::{FencingToken, Partition};
@@ -19,6 +20,36 @@ impl<M: Clone> Lanes<M> {
             }
             self.line_up_partition(partition);
         }
+    }
+
+    /// Starts one handler, for that filter, and only if this member runs none: for a filter whose messages are suspected of killing
+    /// their process, so that no other is blamed. Whether it did.
+    pub fn dispatch_alone(&mut self, partition: Partition, filter: &Filter) -> bool {
+        if !self.runs.is_empty() {
+            return false;
+        }
+        let Some(tenure) = self.tenures.get_mut(&partition) else {
+            return false;
+        };
+        let Some(&filter) = tenure.filters.get(filter) else {
+            return false;
+        };
+        let ready = |id: &LaneId| {
+            self.lanes
+                .get(id)
+                .is_some_and(|lane| lane.filter == filter && lane.is_ready())
+        };
+        let Some(place) = tenure.line.iter().position(ready) else {
+            return false;
+        };
+        let Some(id) = tenure.line.remove(place) else {
+            return false;
+        };
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.lined_up = false;
+        }
+        self.run(partition, id);
+        !self.runs.is_empty()
     }
 
     /// The lane whose turn it is in a partition that has left the member's line.
@@ -56,6 +87,10 @@ impl<M: Clone> Lanes<M> {
         else {
             return;
         };
+        // A lane in line has its first message in memory.
+        let Body::Held(message) = &entry.body else {
+            return;
+        };
         lane.state = State::Running { run, sequence };
         filter.started.insert(sequence);
         tenure.running += 1;
@@ -72,7 +107,7 @@ impl<M: Clone> Lanes<M> {
                 .map_or(1, |failed| failed.saturating_add(1)),
             stream_sequence: sequence,
             time: entry.time,
-            message: entry.message.clone(),
+            message: message.clone(),
         }));
         let running = Running {
             partition,
@@ -86,7 +121,7 @@ impl<M: Clone> Lanes<M> {
         self.runs.insert(run, running);
     }
 
-    /// Lines a lane up if it may run, or drops it if it is of no more use.
+    /// Lines a lane up if it may run, reads what it needs, or drops it if it is of no more use.
     pub(super) fn settle(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
@@ -100,7 +135,14 @@ impl<M: Clone> Lanes<M> {
             self.lanes.remove(&id);
             return;
         }
-        if !lane.is_ready() || lane.lined_up {
+        self.read_ahead(id);
+        let Some(lane) = self.lanes.get_mut(&id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
+            return;
+        };
+        let first = lane
+            .first()
+            .and_then(|first| self.filters.get(&lane.filter)?.entries.get(&first));
+        if !first.is_some_and(|entry| matches!(entry.body, Body::Held(_))) {
             return;
         }
         let Some(tenure) = self

@@ -79,6 +79,13 @@ impl Floor {
         self.ranges.len()
     }
 
+    /// Whether no loaded range lies ahead of what was delivered.
+    pub(super) fn has_passed_all(&self) -> bool {
+        self.ranges
+            .last_key_value()
+            .is_none_or(|(&low, _)| low <= self.frontier)
+    }
+
     /// Whether the message stored under `sequence` at `time` is finished.
     pub(super) fn is_finished(&self, sequence: u64, time: u64) -> bool {
         self.kept_time(sequence).is_some_and(|kept| time <= kept)

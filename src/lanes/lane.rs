@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::action::RunId;
 use super::partition::FilterId;
+use super::room::Amount;
 use crate::time::Time;
 
 /// Names a lane. Never used twice, so that a reference that outlived its lane finds nothing.
@@ -18,6 +19,10 @@ pub(super) struct Lane {
     pub(super) key: Arc<str>,
     /// Ascending sequences. The one that `state` names is among them until it is finished.
     queue: VecDeque<u64>,
+    /// What is in memory or being read: so many from the front. The rest is spilled.
+    pub(super) load: Amount,
+    /// When the lane began to wait, in an order of its own.
+    pub(super) waits_since: u64,
     pub(super) state: State,
     /// Whether the lane stands in its partition's line of lanes that are ready.
     pub(super) lined_up: bool,
@@ -42,10 +47,10 @@ pub(super) enum State {
     },
     /// The first message's dead letter is being stored.
     Burying(Burial),
-    /// The dead letter could not be stored and is tried again later.
+    /// The dead letter could not be stored, or the key was told to wait.
     Parked {
-        /// When.
-        until: Time,
+        /// When the dead letter is tried again.
+        until: Option<Time>,
         /// The dead letter.
         burial: Burial,
     },
@@ -60,7 +65,7 @@ pub(super) struct Burial {
     /// How often it could not be stored.
     pub(super) failures: u32,
     /// Why not, the last time.
-    pub(super) store_error: String,
+    pub(super) store_error: Option<String>,
 }
 
 impl Lane {
@@ -69,28 +74,49 @@ impl Lane {
             filter,
             key,
             queue: VecDeque::new(),
+            load: Amount::default(),
+            waits_since: 0,
             state: State::Ready,
             lined_up: false,
         }
     }
 
-    /// Puts a sequence in its place. A consumer delivers ascending sequences, and what was lost in a gap lies above all that were
-    /// accepted, so that the place is the end; it is looked up all the same, for streams that were put back and copied again.
-    pub(super) fn insert(&mut self, sequence: u64) {
-        match self.queue.back() {
-            Some(&last) if sequence <= last => {
-                if let Err(place) = self.queue.binary_search(&sequence) {
-                    self.queue.insert(place, sequence);
-                }
+    /// Puts a message in its place, and says whether it stays in memory. While the lane waits it keeps `depth` of them.
+    ///
+    /// A consumer delivers ascending sequences, and what was lost in a gap lies above all that were accepted, so that the place is
+    /// the end; it is looked up all the same, for streams that were put back and copied again.
+    pub(super) fn insert(&mut self, sequence: u64, bytes: usize, depth: usize) -> bool {
+        let place = match self.queue.back() {
+            Some(&last) if sequence < last => self.queue.partition_point(|&other| other < sequence),
+            _ => self.queue.len(),
+        };
+        let nothing_spilled = self.load.messages == self.queue.len();
+        let stays = place < self.load.messages || (nothing_spilled && (!self.is_waiting() || place < depth));
+        self.queue.insert(place, sequence);
+        if stays {
+            self.load = self.load.plus(Amount::one(bytes));
+        }
+        stays
+    }
+
+    /// Takes a message out; `bytes` is its size.
+    pub(super) fn remove(&mut self, sequence: u64, bytes: usize) {
+        if let Ok(place) = self.queue.binary_search(&sequence) {
+            self.queue.remove(place);
+            if place < self.load.messages {
+                self.load = self.load.minus(Amount::one(bytes));
             }
-            _ => self.queue.push_back(sequence),
         }
     }
 
-    pub(super) fn remove(&mut self, sequence: u64) {
-        if let Ok(place) = self.queue.binary_search(&sequence) {
-            self.queue.remove(place);
-        }
+    /// The last message that is not spilled.
+    pub(super) fn last_in_memory(&self) -> Option<u64> {
+        self.queue.get(self.load.messages.checked_sub(1)?).copied()
+    }
+
+    /// The first message that is spilled.
+    pub(super) fn first_spilled(&self) -> Option<u64> {
+        self.queue.get(self.load.messages).copied()
     }
 
     /// The next message to run.
@@ -102,8 +128,20 @@ impl Lane {
         self.queue.len()
     }
 
+    pub(super) fn spilled(&self) -> usize {
+        self.queue.len() - self.load.messages
+    }
+
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready) && !self.queue.is_empty()
+    }
+
+    /// Whether the lane waits for a retry or for its dead letter.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(
+            self.state,
+            State::Waiting { .. } | State::Burying(_) | State::Parked { .. }
+        )
     }
 
     /// Whether the lane is of no more use.
@@ -111,10 +149,20 @@ impl Lane {
         matches!(self.state, State::Ready) && self.queue.is_empty()
     }
 
+    /// The message that holds up a parked key: from the first time that its dead letter could not be stored until it is.
+    pub(super) fn parked(&self) -> Option<&Burial> {
+        match &self.state {
+            State::Parked { burial, .. } => Some(burial),
+            State::Burying(burial) => (burial.failures > 0).then_some(burial),
+            State::Ready | State::Running { .. } | State::Waiting { .. } => None,
+        }
+    }
+
     /// When the lane's state is to be looked at again.
     pub(super) fn due(&self) -> Option<Time> {
         match self.state {
-            State::Waiting { until } | State::Parked { until, .. } => Some(until),
+            State::Waiting { until } => Some(until),
+            State::Parked { until, .. } => until,
             State::Ready | State::Running { .. } | State::Burying(_) => None,
         }
     }

@@ -20,7 +20,8 @@
 //! | `dispatch` | which message runs next |
 //! | `outcome`, `retry` | how runs end; dead letters; how long to wait |
 //! | `timers` | retries and in-progress acks that are due |
-//! | `pull` | room, and asking for messages |
+//! | `room`, `pull` | what is held, and asking for more |
+//! | `spill` | keys that wait keep few messages in memory |
 //! | `status`, `settings`, `action` | what is shown, what is set, what is asked of the driver |
 
 mod action;
@@ -34,7 +35,9 @@ mod outcome;
 mod partition;
 mod pull;
 mod retry;
+mod room;
 mod settings;
+mod spill;
 mod status;
 mod tenure;
 #[cfg(test)]
@@ -43,15 +46,17 @@ mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use self::action::{Action, DeadLetter, Delivered, Gap, Outcome, Parked, Run, RunId};
+pub use self::action::{Action, DeadLetter, Delivered, Found, Gap, Outcome, Parked, PullEnd, ReadId, Run, RunId};
 pub use self::filter::Filter;
 pub use self::marks::{Mark, Marks, Range};
 pub use self::partition::Phase;
+pub use self::room::Amount;
 pub use self::settings::{Retry, Settings};
-pub use self::status::{FilterStatus, KeyDepth, PartitionStatus, Status};
+pub use self::status::{FilterStatus, KeyDepth, PartitionStatus, Stall, Stalled, Status};
 
 use self::lane::{Lane, LaneId};
 use self::partition::{FilterId, FilterState, Tenure};
+use self::room::Load;
 use self::timers::Timer;
 use crate::ids::{Epoch, FencingToken, Partition};
 use crate::time::Time;
@@ -78,8 +83,8 @@ pub struct Lanes<M> {
     wanting: BTreeSet<FilterId>,
     /// The filter after which the next look for room begins.
     pulled_last: FilterId,
-    held: usize,
-    outstanding: usize,
+    load: Load,
+    reads: BTreeMap<ReadId, (FilterId, u64)>,
     next_id: u64,
     actions: VecDeque<Action<M>>,
 }
@@ -113,17 +118,17 @@ impl<M: Clone> Lanes<M> {
             timers: BTreeSet::new(),
             wanting: BTreeSet::new(),
             pulled_last: FilterId(0),
-            held: 0,
-            outstanding: 0,
+            load: Load::default(),
+            reads: BTreeMap::new(),
             next_id: 0,
             actions: VecDeque::new(),
         }
     }
 
-    /// Takes what is to be done, in order.
+    /// Takes what is to be done, in order. What is not taken stays.
     pub fn actions(&mut self) -> impl Iterator<Item = Action<M>> + '_ {
         self.pull();
-        self.actions.drain(..)
+        std::iter::from_fn(|| self.actions.pop_front())
     }
 
     /// One counter for all names, so that none is used twice.

@@ -1,10 +1,11 @@
 //! How runs end: success, retry, dead letter.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, DeadLetter, Outcome, Parked, RunId};
+use super::action::{Action, DeadLetter, Outcome, RunId};
 use super::lane::{Burial, LaneId, State};
-use super::partition::FilterId;
+use super::partition::{Body, FilterId};
 use super::retry::backoff;
 use super::timers::Timer;
 use super::{Lanes, Running};
@@ -25,9 +26,7 @@ impl<M: Clone> Lanes<M> {
         };
         tenure.running -= 1;
         tenure.changes += 1;
-        if let Some(lane) = self.lanes.get_mut(&running.lane) {
-            lane.state = State::Ready;
-        }
+        self.set_state(running.lane, State::Ready);
         if !running.replaced {
             self.conclude(now, run, &running, outcome);
         }
@@ -42,7 +41,7 @@ impl<M: Clone> Lanes<M> {
         filter.started.remove(&running.sequence);
         match outcome {
             Outcome::Success => {
-                if let Some(reply) = self.finish(running.filter, running.lane, running.sequence) {
+                if let Some(reply) = self.finish(running.filter, running.sequence) {
                     self.actions.push_back(Action::Ack { reply });
                 }
             }
@@ -51,6 +50,7 @@ impl<M: Clone> Lanes<M> {
                 self.count_failure(running);
                 self.bury_new(run, running, error);
             }
+            Outcome::Park { error } => self.park_for_good(run, running, error),
             Outcome::Cancelled => {}
         }
     }
@@ -79,26 +79,17 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn set_waiting(&mut self, id: LaneId, until: Time) {
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.state = State::Waiting { until };
-            self.timers.insert((until, Timer::Lane(id)));
-        }
+        self.timers.insert((until, Timer::Lane(id)));
+        self.set_state(id, State::Waiting { until });
     }
 
     fn bury_new(&mut self, run: RunId, running: &Running, error: String) {
-        let burial = Burial {
-            run,
-            sequence: running.sequence,
-            error,
-            failures: 0,
-            store_error: String::new(),
-        };
-        self.bury(running.lane, burial);
+        self.bury(running.lane, burial(run, running, error));
     }
 
     /// Asks for a dead letter to be stored; the lane waits for the answer.
     pub(super) fn bury(&mut self, id: LaneId, burial: Burial) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get(&id) else {
             return;
         };
         let Some(filter) = self.filters.get(&lane.filter) else {
@@ -109,6 +100,11 @@ impl<M: Clone> Lanes<M> {
             self.tenures.get_mut(&filter.partition),
         ) else {
             return;
+        };
+        let Body::Held(message) = &entry.body else {
+            // Only if something was put before it. It is run again when its turn comes.
+            self.set_state(id, State::Ready);
+            return self.settle(id);
         };
         tenure.burying += 1;
         self.burials.insert(burial.run, id);
@@ -122,9 +118,9 @@ impl<M: Clone> Lanes<M> {
             stream_sequence: burial.sequence,
             time: entry.time,
             error: burial.error.clone(),
-            message: entry.message.clone(),
+            message: message.clone(),
         }));
-        lane.state = State::Burying(burial);
+        self.set_state(id, State::Burying(burial));
     }
 
     /// A dead letter is stored, or could not be. `run` is the one that the dead letter bears.
@@ -134,7 +130,7 @@ impl<M: Clone> Lanes<M> {
         let Some(&id) = self.burials.get(&run) else {
             return;
         };
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get(&id) else {
             return;
         };
         let filter = lane.filter;
@@ -146,11 +142,11 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         let burial = burial.clone();
-        lane.state = State::Ready;
         self.buried(partition, run);
+        self.set_state(id, State::Ready);
         match stored {
             Ok(()) => {
-                if let Some(reply) = self.finish(filter, id, burial.sequence) {
+                if let Some(reply) = self.finish(filter, burial.sequence) {
                     self.actions.push_back(Action::Terminate { reply });
                 }
             }
@@ -160,35 +156,39 @@ impl<M: Clone> Lanes<M> {
         self.drained(partition);
     }
 
+    /// A dead letter could not be stored: its key is parked until it is tried again.
     fn park(&mut self, now: Time, id: LaneId, burial: Burial, store_error: String) {
         let burial = Burial {
             failures: burial.failures.saturating_add(1),
-            store_error,
+            store_error: Some(store_error),
             ..burial
         };
         let until = now + self.backoff(burial.sequence, burial.failures);
-        let Some(lane) = self.lanes.get_mut(&id) else {
-            return;
-        };
-        if burial.failures == 1
-            && let Some(filter) = self.filters.get(&lane.filter)
-        {
-            self.actions.push_back(Action::Parked(Parked {
-                partition: filter.partition,
-                filter: filter.name.clone(),
-                key: lane.key.clone(),
-                stream_sequence: burial.sequence,
-                error: burial.error.clone(),
-                store_error: burial.store_error.clone(),
-            }));
-        }
+        let first = burial.failures == 1;
         self.timers.insert((until, Timer::Lane(id)));
         self.burials.insert(burial.run, id);
-        lane.state = State::Parked { until, burial };
+        let until = Some(until);
+        self.set_state(id, State::Parked { until, burial });
+        if first {
+            self.say_parked(id);
+        }
     }
 
-    /// A held message is finished: marks and lane move on. Gives the reply subject of its latest delivery.
-    fn finish(&mut self, id: FilterId, lane: LaneId, sequence: u64) -> Option<std::sync::Arc<str>> {
+    /// The key is parked without a dead letter, for the rest of the tenure.
+    fn park_for_good(&mut self, run: RunId, running: &Running, error: String) {
+        let burial = burial(run, running, error);
+        self.set_state(running.lane, State::Parked { until: None, burial });
+        self.say_parked(running.lane);
+    }
+
+    fn say_parked(&mut self, id: LaneId) {
+        if let Some(parked) = self.lanes.get(&id).and_then(|lane| self.parked(lane)) {
+            self.actions.push_back(Action::Parked(parked));
+        }
+    }
+
+    /// An unfinished message is finished: marks and lane move on. Gives the reply subject of its latest delivery.
+    pub(super) fn finish(&mut self, id: FilterId, sequence: u64) -> Option<Arc<str>> {
         let filter = self.filters.get_mut(&id)?;
         let entry = filter.entries.remove(&sequence)?;
         let partition = filter.partition;
@@ -196,10 +196,17 @@ impl<M: Clone> Lanes<M> {
         filter.attempts.remove(&sequence);
         filter.forget_passed_attempts();
         self.changed(partition);
-        self.let_go(partition, id, sequence, &entry);
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.remove(sequence);
-        }
+        self.let_go(id, sequence, &entry);
         Some(entry.reply)
+    }
+}
+
+fn burial(run: RunId, running: &Running, error: String) -> Burial {
+    Burial {
+        run,
+        sequence: running.sequence,
+        error,
+        failures: 0,
+        store_error: None,
     }
 }

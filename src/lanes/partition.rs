@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::action::ReadId;
 use super::filter::Filter;
 use super::floor::Floor;
 use super::lane::LaneId;
 use super::marks::Marks;
+use super::room::{Amount, Load};
 use crate::ids::{Epoch, FencingToken, Partition};
 use crate::time::Time;
 
@@ -35,8 +37,9 @@ pub(super) struct Tenure {
     pub(super) line: VecDeque<LaneId>,
     /// Whether the partition stands in the member's line.
     pub(super) lined_up: bool,
-    pub(super) held: usize,
-    pub(super) outstanding: usize,
+    pub(super) load: Load,
+    /// Messages spilled.
+    pub(super) spilled: usize,
     /// Handlers that run.
     pub(super) running: usize,
     /// Dead letters that are being stored.
@@ -53,8 +56,8 @@ impl Tenure {
             filters: BTreeMap::new(),
             line: VecDeque::new(),
             lined_up: false,
-            held: 0,
-            outstanding: 0,
+            load: Load::default(),
+            spilled: 0,
             running: 0,
             burying: 0,
             changes: 0,
@@ -81,23 +84,45 @@ pub(super) struct FilterState<M> {
     /// Failed attempts, of messages not yet delivered too.
     pub(super) attempts: BTreeMap<u64, u32>,
     pub(super) started: BTreeSet<u64>,
-    /// What is held: queued, running or waiting.
+    /// What is unfinished: queued, running, waiting or spilled.
     pub(super) entries: BTreeMap<u64, Entry<M>>,
     pub(super) keys: BTreeMap<Arc<str>, LaneId>,
-    /// Messages asked for and not yet delivered.
-    pub(super) outstanding: usize,
+    pub(super) load: Load,
+    /// What the waiting lanes have in memory.
+    pub(super) waiting: Amount,
+    /// Waiting lanes that may have more than one message in memory, longest waiting first.
+    pub(super) spillable: BTreeSet<(u64, LaneId)>,
+    /// Messages spilled.
+    pub(super) spilled: usize,
+    /// The average size of a message, for how many bytes to ask for.
+    pub(super) average_bytes: usize,
+    /// The next message is known to be larger than this.
+    pub(super) next_above: Option<usize>,
 }
 
-/// One message that is held.
+/// One message that is unfinished.
 #[derive(Debug)]
 pub(super) struct Entry<M> {
     pub(super) lane: LaneId,
     pub(super) time: u64,
     /// Of the latest delivery.
     pub(super) reply: Arc<str>,
-    pub(super) message: M,
+    pub(super) read_sequence: u64,
+    pub(super) bytes: usize,
+    pub(super) body: Body<M>,
     /// When the next in-progress ack is due.
     pub(super) keep_at: Time,
+}
+
+/// Where the message itself is.
+#[derive(Debug)]
+pub(super) enum Body<M> {
+    /// In memory.
+    Held(M),
+    /// On its way from the stream, and counted as if it were in memory.
+    Reading(ReadId),
+    /// Only in the stream.
+    Spilled,
 }
 
 impl<M> FilterState<M> {
@@ -113,7 +138,12 @@ impl<M> FilterState<M> {
             started: BTreeSet::new(),
             entries: BTreeMap::new(),
             keys: BTreeMap::new(),
-            outstanding: 0,
+            load: Load::default(),
+            waiting: Amount::default(),
+            spillable: BTreeSet::new(),
+            spilled: 0,
+            average_bytes: 0,
+            next_above: None,
         }
     }
 
@@ -122,6 +152,7 @@ impl<M> FilterState<M> {
         self.epoch = epoch;
         self.expected = 1;
         self.lost = false;
+        self.next_above = None;
     }
 
     /// What the progress record is to hold.

@@ -8,10 +8,22 @@ use std::time::Duration;
 pub struct Settings {
     /// How many handlers may run at a time in this member, over all its partitions.
     pub concurrency: NonZeroUsize,
-    /// How many messages one partition may hold: queued, running or waiting. Usual: a few times `concurrency`, up to thousands.
+    /// How many messages one partition may hold in memory: queued, running or waiting. Usual: a few times `concurrency`, up to thousands.
     pub max_held: NonZeroUsize,
-    /// How many messages this member may hold over all its partitions. Usual: several times `max_held`.
+    /// How many messages this member may hold in memory over all its partitions. Usual: several times `max_held`.
     pub max_held_total: NonZeroUsize,
+    /// How many bytes one partition may hold. A message larger than what is left of it comes alone, above the bound.
+    pub max_bytes: NonZeroUsize,
+    /// How many bytes this member may hold over all its partitions.
+    pub max_bytes_total: NonZeroUsize,
+    /// How many messages of one key stay in memory while the key waits for a retry or a dead letter; the rest is spilled and read
+    /// again later. Less than `max_held`.
+    pub lane_depth: NonZeroUsize,
+    /// How many messages one partition may have spilled before it stops pulling. At least `max_held`; the consumers'
+    /// `max_ack_pending` is at least the sum of both.
+    pub max_parked: NonZeroUsize,
+    /// How many ranges one filter may have above its floor before it stops pulling: they are what the progress record grows by.
+    pub max_ranges: NonZeroUsize,
     /// Whether a partition can have several filters (`Token`). They share its room, so that each leaves some for filters that are
     /// found later.
     pub several_filters: bool,

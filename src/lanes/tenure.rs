@@ -8,7 +8,6 @@ use super::filter::Filter;
 use super::marks::Marks;
 use super::partition::{FilterId, FilterState, Phase, Tenure};
 use crate::ids::{Epoch, FencingToken, Partition};
-use crate::time::Time;
 
 impl<M: Clone> Lanes<M> {
     /// A consumer of a filter was opened, the first one of this tenure. `marks` come from the progress record, with the floor raised
@@ -17,7 +16,7 @@ impl<M: Clone> Lanes<M> {
     /// A higher token than the one open closes the older tenure; a lower one, and a partition that is stopping, change nothing. A
     /// filter that is open already is re-opened: its own marks are younger than any record. While handlers of an older tenure still
     /// run, messages are held and none is run.
-    pub fn open(&mut self, _now: Time, partition: Partition, filter: Filter, epoch: Epoch, marks: Marks) {
+    pub fn open(&mut self, partition: Partition, filter: Filter, epoch: Epoch, marks: Marks) {
         if let Some(tenure) = self.tenures.get(&partition) {
             if epoch.token < tenure.token {
                 return;
@@ -48,7 +47,7 @@ impl<M: Clone> Lanes<M> {
 
     /// The next consumer of a filter was opened in the same tenure, at the filter's floor or below. What is held, running and
     /// finished stays known. An epoch that is not above the current one changes nothing.
-    pub fn reopen(&mut self, _now: Time, partition: Partition, filter: &Filter, epoch: Epoch) {
+    pub fn reopen(&mut self, partition: Partition, filter: &Filter, epoch: Epoch) {
         let tenure = self
             .tenures
             .get(&partition)
@@ -226,10 +225,11 @@ impl<M: Clone> Lanes<M> {
             let Some(filter) = self.filters.get_mut(&id) else {
                 continue;
             };
+            filter.spillable.clear();
             let entries = std::mem::take(&mut filter.entries);
             let keys = std::mem::take(&mut filter.keys);
             for (sequence, entry) in entries {
-                self.let_go(partition, id, sequence, &entry);
+                self.let_go(id, sequence, &entry);
             }
             for lane in keys.into_values() {
                 self.drop_lane(lane);

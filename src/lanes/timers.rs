@@ -55,7 +55,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn waited(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get(&id) else {
             return;
         };
         let partition = self.filters.get(&lane.filter).map(|filter| filter.partition);
@@ -63,13 +63,16 @@ impl<M: Clone> Lanes<M> {
         if partition.and_then(|partition| self.phase(partition)) != Some(Phase::Serving) {
             return;
         }
-        let Some(lane) = self.lanes.get_mut(&id) else {
-            return;
-        };
-        match std::mem::replace(&mut lane.state, State::Ready) {
-            State::Waiting { .. } => self.settle(id),
-            State::Parked { burial, .. } => self.bury(id, burial),
-            other => lane.state = other,
+        match &lane.state {
+            State::Waiting { .. } => {
+                self.set_state(id, State::Ready);
+                self.settle(id);
+            }
+            State::Parked { burial, .. } => {
+                let burial = burial.clone();
+                self.bury(id, burial);
+            }
+            State::Ready | State::Running { .. } | State::Burying(_) => {}
         }
     }
 }

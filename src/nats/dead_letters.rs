@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::handler::Message;
 
 use super::bucket::chain;
-use super::{Nats, no_answer, refused, unix_nanos};
+use super::{NO_MESSAGE, Nats, no_answer, refused, unix_nanos};
 
 /// Headers that the server acts on. They must not act again on a copy, so they are kept under another name.
 const SERVER_HEADERS: &str = "Nats-";
@@ -22,9 +22,6 @@ const SHORT_ERROR: usize = 64;
 
 /// How much is kept otherwise.
 const LONG_ERROR: usize = 2048;
-
-/// The server's answer for a sequence that is not there.
-const NO_MESSAGE: u64 = 10037;
 
 impl Nats {
     /// Stores a dead letter, confirmed, and de-duplicated by its origin.

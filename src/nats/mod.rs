@@ -35,6 +35,9 @@ use crate::error::Error;
 use crate::ids::GroupName;
 use crate::partitioning::Strategy;
 
+/// The server's error code for a sequence that is not there, or not any more.
+const NO_MESSAGE: u64 = 10037;
+
 /// What every step needs: the connection, the stream and the group. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Nats {

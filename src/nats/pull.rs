@@ -14,7 +14,7 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use crate::lanes::Filter;
+use crate::lanes::{Filter, PullEnd};
 use crate::names::ConsumerName;
 
 use super::{Nats, unix_nanos};
@@ -33,8 +33,8 @@ const RETRY: Duration = Duration::from_millis(250);
 pub(crate) enum Pulled {
     /// A message.
     Message(Box<PulledMessage>),
-    /// A request ended without delivering this many of the messages it asked for.
-    Undelivered(usize),
+    /// A request ended with so much left of it.
+    Over(PullEnd),
     /// Whatever was asked for will not come.
     Lost,
     /// The server says that the consumer does not exist.
@@ -54,19 +54,29 @@ pub(crate) struct PulledMessage {
     pub(crate) bytes: usize,
 }
 
+/// How much to ask for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) messages: usize,
+    /// At most so many bytes.
+    pub(crate) bytes: Option<usize>,
+}
+
 #[derive(Serialize)]
 struct PullRequest {
     batch: usize,
     expires: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_bytes: Option<usize>,
 }
 
 impl Nats {
-    /// Pulls for as long as `requests` is open. Every number received from it asks for so many more messages.
+    /// Pulls for as long as `requests` is open. What is received from it is asked for.
     pub(crate) async fn pull(
         &self,
         consumer: &ConsumerName,
         filter: &Filter,
-        mut requests: mpsc::UnboundedReceiver<usize>,
+        mut requests: mpsc::UnboundedReceiver<Ask>,
         on_pulled: impl Fn(Pulled),
     ) {
         let client = self.context.client();
@@ -96,8 +106,8 @@ impl Nats {
                         None => break,
                     },
                     request = requests.recv() => match request {
-                        Some(batch) => {
-                            self.request(&subject, &inbox, batch).await;
+                        Some(ask) => {
+                            self.request(&subject, &inbox, ask).await;
                             answer_by = Some(tokio::time::Instant::now() + EXPIRES + GRACE);
                         }
                         None => return,
@@ -113,9 +123,14 @@ impl Nats {
         }
     }
 
-    async fn request(&self, subject: &str, inbox: &str, batch: usize) {
+    async fn request(&self, subject: &str, inbox: &str, ask: Ask) {
         let expires = u64::try_from(EXPIRES.as_nanos()).unwrap_or(u64::MAX);
-        let payload = serde_json::to_vec(&PullRequest { batch, expires }).unwrap_or_default();
+        let payload = PullRequest {
+            batch: ask.messages,
+            expires,
+            max_bytes: ask.bytes,
+        };
+        let payload = serde_json::to_vec(&payload).unwrap_or_default();
         let request = Request::new().payload(payload.into()).inbox(inbox.to_owned());
         if let Err(error) = self.context.send_request(subject.to_owned(), request).await {
             // Noticed by the silence that follows.
@@ -134,10 +149,19 @@ impl Nats {
                 if description.eq_ignore_ascii_case("Consumer Deleted") {
                     return Some(Pulled::Missing);
                 }
-                let pending = message.headers.as_ref()?.get("Nats-Pending-Messages");
-                let pending = pending.and_then(|value| value.as_str().parse().ok());
-                tracing::trace!(%status, description, ?pending, "a pull request ended");
-                Some(pending.map_or(Pulled::Lost, Pulled::Undelivered))
+                tracing::trace!(%status, description, "a pull request ended");
+                let left = |name: &str| {
+                    let value = message.headers.as_ref()?.get(name)?;
+                    value.as_str().parse().ok()
+                };
+                // Without a count, as after a change of leader, none of the requests is alive.
+                Some(left("Nats-Pending-Messages").map_or(Pulled::Lost, |messages| {
+                    Pulled::Over(PullEnd {
+                        messages,
+                        bytes: left("Nats-Pending-Bytes").unwrap_or_default(),
+                        too_large: description.eq_ignore_ascii_case("Message Size Exceeds MaxBytes"),
+                    })
+                }))
             }
         }
     }

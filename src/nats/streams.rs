@@ -1,18 +1,24 @@
 //! Whether a stream fits a group, and making one that does. An existing stream is never changed.
 
+use std::sync::Arc;
+
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
-use async_nats::jetstream::stream::{Config, Info, RetentionPolicy, SubjectTransform as ServerTransform};
+use async_nats::jetstream::stream::{
+    Config, Info, RawMessageErrorKind, RetentionPolicy, SubjectTransform as ServerTransform,
+};
 use futures_util::TryStreamExt;
 
 use crate::config::{DeadLetterSettings, StartFrom};
 use crate::engine::Retention;
 use crate::error::Error;
+use crate::handler::Message;
+use crate::lanes::Found;
 use crate::names::ConsumerName;
 use crate::partitioning::SubjectTransform;
 
 use super::bucket::chain;
-use super::{Nats, no_answer, refused, unix_nanos};
+use super::{NO_MESSAGE, Nats, no_answer, refused, unix_nanos};
 
 /// What matters of a stream.
 #[derive(Debug, Clone)]
@@ -82,6 +88,37 @@ impl Nats {
             created: unix_nanos(info.created),
             first_sequence: info.state.first_sequence,
             last_sequence: info.state.last_sequence,
+        })
+    }
+
+    /// Reads one message from the stream's leader. Only the server's own word says that it is gone.
+    pub(crate) async fn read_message(&self, sequence: u64) -> Result<Found<Arc<Message>>, Error> {
+        let what = || format!("reading message {sequence} of the stream {}", self.stream);
+        let read = async {
+            let stream = self.stream_handle().await?;
+            match stream.get_raw_message(sequence).await {
+                Ok(message) => Ok(Some(message)),
+                Err(error) => match error.kind() {
+                    RawMessageErrorKind::NoMessageFound => Ok(None),
+                    RawMessageErrorKind::JetStream(inner) if inner.error_code().0 == NO_MESSAGE => Ok(None),
+                    _ => Err(no_answer(what(), chain(&error))),
+                },
+            }
+        };
+        let Some(message) = self.bounded(what, read).await? else {
+            return Ok(Found::Gone);
+        };
+        let Some(resolved) = self.strategy.resolve(&message.subject) else {
+            // Another stream's message under the same sequence.
+            return Ok(Found::Gone);
+        };
+        Ok(Found::Message {
+            time: unix_nanos(message.time),
+            message: Arc::new(Message {
+                subject: resolved.subject.into(),
+                payload: message.payload,
+                headers: message.headers,
+            }),
         })
     }
 

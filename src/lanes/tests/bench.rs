@@ -5,7 +5,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use crate::ids::{Epoch, FencingToken, Partition};
-use crate::lanes::{Action, Delivered, Filter, Gap, Lanes, Marks, Outcome, Retry, Run, RunId, Settings};
+use crate::lanes::{Action, Delivered, Filter, Found, Gap, Lanes, Marks, Outcome, ReadId, Retry, Run, RunId, Settings};
 use crate::time::Time;
 
 pub(super) const P: Partition = Partition(3);
@@ -16,6 +16,11 @@ pub(super) fn settings() -> Settings {
         concurrency: number(4),
         max_held: number(100),
         max_held_total: number(1000),
+        max_bytes: number(1 << 20),
+        max_bytes_total: number(1 << 24),
+        lane_depth: number(10),
+        max_parked: number(1000),
+        max_ranges: number(1000),
         several_filters: false,
         ack_wait: Duration::from_secs(30),
         retry: Retry {
@@ -58,6 +63,7 @@ pub(super) fn retry(error: &str) -> Outcome {
 pub(super) fn delivered(consumer_sequence: u64, sequence: u64, key: &str) -> Delivered<u64> {
     Delivered {
         stream_sequence: sequence,
+        read_sequence: sequence,
         consumer_sequence,
         time: sequence * 10,
         key: key.into(),
@@ -92,7 +98,7 @@ impl Bench {
             seen: Vec::new(),
             runs: BTreeMap::new(),
         };
-        bench.lanes.open(bench.now, P, filter(), bench.epoch, marks);
+        bench.lanes.open(P, filter(), bench.epoch, marks);
         bench
     }
 
@@ -115,7 +121,7 @@ impl Bench {
     pub(super) fn reopen(&mut self) {
         self.epoch.reopen += 1;
         self.consumer_sequence = 0;
-        self.lanes.reopen(self.now, P, &filter(), self.epoch);
+        self.lanes.reopen(P, &filter(), self.epoch);
     }
 
     pub(super) fn advance(&mut self, millis: u64) {
@@ -202,6 +208,35 @@ impl Bench {
             Action::Pull { messages, .. } => Some(*messages),
             _ => None,
         })
+    }
+
+    /// The sequences to be read, with the names of the reads.
+    pub(super) fn reads(&mut self) -> Vec<(u64, ReadId)> {
+        self.take(|action| match action {
+            Action::Read { read, sequence, .. } => Some((*sequence, *read)),
+            _ => None,
+        })
+    }
+
+    /// Answers every read as the stream of these tests would; the sequences that were read.
+    pub(super) fn answer_reads(&mut self) -> Vec<u64> {
+        let reads = self.reads();
+        for &(sequence, read) in &reads {
+            let found = Found::Message {
+                time: sequence * 10,
+                message: sequence,
+            };
+            self.lanes.read(read, found);
+        }
+        reads.into_iter().map(|(sequence, _)| sequence).collect()
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.lanes.status().held.messages
+    }
+
+    pub(super) fn spilled(&self) -> usize {
+        self.lanes.partition_status(P).map_or(0, |status| status.spilled)
     }
 
     pub(super) fn gaps(&mut self) -> Vec<Gap> {

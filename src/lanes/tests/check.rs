@@ -21,6 +21,8 @@ pub(super) enum Event {
     Vanished { run: u64 },
     /// A dead letter was stored while its member still owned the partition.
     Buried { sequence: u64 },
+    /// A message was deleted from the stream: it need not be handled, but may be.
+    Purged { sequence: u64 },
     /// The server was told that a message is done.
     Acked { sequence: u64 },
     /// What the owner would write into the progress record.
@@ -45,6 +47,15 @@ struct Message {
     finished: bool,
     /// Finished, and whoever owns the partition must know it.
     settled: bool,
+    /// Deleted from the stream.
+    purged: bool,
+}
+
+impl Message {
+    /// Whether nobody may miss it any more.
+    fn done(&self) -> bool {
+        self.finished || self.purged
+    }
 }
 
 /// Reads the log and keeps the faults.
@@ -65,6 +76,7 @@ impl Check {
                     key,
                     finished: false,
                     settled: false,
+                    purged: false,
                 };
                 self.messages.insert(sequence, message);
             }
@@ -79,8 +91,13 @@ impl Check {
                 self.running.remove(&run);
             }
             Event::Buried { sequence } => self.finish(sequence),
+            Event::Purged { sequence } => {
+                if let Some(message) = self.messages.get_mut(&sequence) {
+                    message.purged = true;
+                }
+            }
             Event::Acked { sequence } => {
-                if !self.messages[&sequence].finished {
+                if !self.messages[&sequence].done() {
                     self.fault(format!("{sequence} was acked and is not finished"));
                 }
             }
@@ -99,7 +116,7 @@ impl Check {
                 let lost: Vec<_> = self
                     .messages
                     .iter()
-                    .filter(|(_, m)| !m.finished)
+                    .filter(|(_, m)| !m.done())
                     .map(|(&s, _)| s)
                     .collect();
                 if !lost.is_empty() {
@@ -126,6 +143,7 @@ impl Check {
             key,
             settled,
             finished,
+            ..
         } = self.messages[&sequence].clone();
         let same_key = |other: &Message| other.place == place && other.key == key;
         if let Some(other) = self.running.values().find(|&other| same_key(&self.messages[other])) {
@@ -134,7 +152,7 @@ impl Check {
         let before = self
             .messages
             .range(..sequence)
-            .find(|(_, other)| same_key(other) && !other.finished);
+            .find(|(_, other)| same_key(other) && !other.done());
         if let Some((before, _)) = before {
             self.fault(format!("{sequence} started before {before} of its key"));
         }
@@ -148,7 +166,7 @@ impl Check {
     fn progress(&mut self, place: &Place, marks: &Marks) {
         let wrong = self.messages.iter().find(|&(&sequence, message)| {
             // Time 0 is never too late: only the sequence decides here.
-            message.place == *place && !message.finished && marks.is_finished(sequence, 0)
+            message.place == *place && !message.done() && marks.is_finished(sequence, 0)
         });
         if let Some((sequence, _)) = wrong {
             self.fault(format!("{marks:?} are ahead of {sequence}"));

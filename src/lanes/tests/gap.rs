@@ -98,7 +98,7 @@ fn a_redelivery_by_ack_wait_is_not_run_again() {
     assert_eq!(bench.acks(), ["5:10"]);
     assert_eq!(bench.run_all(), [20]);
     assert_eq!(bench.acks(), ["4:20"]);
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
 }
 
 #[test]
@@ -136,13 +136,12 @@ fn a_repeated_reopen_or_an_older_one_changes_nothing() {
     let mut bench = Bench::new(settings());
     bench.reopen();
     bench.deliver(10, "a");
-    let now = bench.now;
     bench
         .lanes
-        .reopen(now, super::bench::P, &super::bench::filter(), bench.epoch);
+        .reopen(super::bench::P, &super::bench::filter(), bench.epoch);
     bench
         .lanes
-        .reopen(now, super::bench::P, &super::bench::filter(), super::bench::epoch(1, 0));
+        .reopen(super::bench::P, &super::bench::filter(), super::bench::epoch(1, 0));
     bench.deliver(20, "b");
     assert_eq!(bench.gaps(), []);
     assert_eq!(bench.run_all(), [10, 20]);

@@ -8,6 +8,7 @@ mod order;
 mod property;
 mod retry;
 mod room;
+mod spill;
 mod tenure;
 mod world;
 mod younger;

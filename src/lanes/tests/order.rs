@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, P, delivered, epoch, filter, settings};
 use crate::ids::Partition;
-use crate::lanes::{Lanes, Marks, Outcome};
+use crate::lanes::{Filter, Lanes, Marks, Outcome};
 use std::num::NonZeroUsize;
 
 #[test]
@@ -42,7 +42,7 @@ fn nothing_runs_before_it_is_dispatched() {
             .take(|action| matches!(action, crate::lanes::Action::Run(_)).then_some(()))
             .is_empty()
     );
-    assert_eq!(bench.lanes.status().held, 1);
+    assert_eq!(bench.held(), 1);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn partitions_take_turns_whatever_they_have_queued() {
     let calm = Partition(2);
     let now = crate::time::Time::ZERO;
     for partition in [busy, calm] {
-        lanes.open(now, partition, filter(), epoch(1, 0), Marks::default());
+        lanes.open(partition, filter(), epoch(1, 0), Marks::default());
     }
     for sequence in 1..=20 {
         lanes.deliver(
@@ -91,7 +91,7 @@ fn lanes_of_idle_keys_are_dropped() {
     assert_eq!(bench.lanes.partition_status(P).unwrap().keys, 50);
     bench.run_all();
     let status = bench.lanes.partition_status(P).unwrap();
-    assert_eq!((status.keys, status.held, status.running), (0, 0, 0));
+    assert_eq!((status.keys, status.held.messages, status.running), (0, 0, 0));
     assert_eq!(bench.lanes.deadline(), None, "finished messages leave no timers");
 }
 
@@ -103,4 +103,26 @@ fn status_names_the_key_with_the_most_messages() {
     }
     let deepest = bench.lanes.partition_status(P).unwrap().deepest.unwrap();
     assert_eq!((deepest.key.as_ref(), deepest.depth), ("hot", 3));
+}
+
+#[test]
+fn a_suspected_filter_runs_one_message_and_the_member_nothing_else() {
+    let mut bench = Bench::new(settings());
+    let other: Filter = "orders.other".into();
+    bench.lanes.open(P, other.clone(), epoch(1, 0), Marks::default());
+    bench.deliver(1, "a");
+    bench.deliver(2, "b");
+    bench
+        .lanes
+        .deliver(bench.now, P, &other, epoch(1, 0), delivered(1, 3, "c"));
+    assert!(bench.lanes.dispatch_alone(P, &other));
+    assert!(!bench.lanes.dispatch_alone(P, &filter()), "one runs");
+    assert_eq!(
+        bench.start().iter().map(|run| run.stream_sequence).collect::<Vec<_>>(),
+        [3, 1, 2]
+    );
+    for sequence in [1, 2, 3] {
+        bench.end(sequence, Outcome::Success);
+    }
+    assert!(!bench.lanes.dispatch_alone(P, &other), "nothing is left of it");
 }

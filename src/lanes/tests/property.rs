@@ -1,13 +1,17 @@
 //! Random histories of two members.
 
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use super::world::{Ending, Step, World, small_settings};
 
 fn ending() -> impl Strategy<Value = Ending> {
     prop_oneof![
         6 => Just(Ending::Success),
-        2 => Just(Ending::Retry),
+        3 => Just(Ending::Retry),
         1 => Just(Ending::Reject),
         1 => Just(Ending::Cancelled),
     ]
@@ -16,25 +20,43 @@ fn ending() -> impl Strategy<Value = Ending> {
 /// Steps of a world that works: messages are stored, delivered and handled.
 fn work() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (any::<u8>(), 0..4u8).prop_map(|(place, key)| Step::Store { place, key }),
+        3 => (any::<u8>(), 0..3u8, 1..8u8).prop_map(|(place, key, messages)| Step::Store { place, key, messages }),
         4 => (any::<u8>(), 1..6u8).prop_map(|(place, messages)| Step::Serve { place, messages }),
         4 => (any::<u8>(), 1..6u8).prop_map(|(place, messages)| Step::Arrive { place, messages }),
         4 => any::<u8>().prop_map(|member| Step::Dispatch { member }),
         5 => (any::<u8>(), ending()).prop_map(|(which, outcome)| Step::End { which, outcome }),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(which, stored)| Step::Letter { which, stored }),
+        3 => any::<u8>().prop_map(|which| Step::Read { which }),
         1 => (0..20_000u16).prop_map(|millis| Step::Tick { millis }),
         1 => any::<u8>().prop_map(|partition| Step::Checkpoint { partition }),
+    ]
+}
+
+/// Two keys of one partition that fail more often than not, so that much is spilled.
+fn trouble() -> impl Strategy<Value = Step> {
+    let ending = prop_oneof![2 => Just(Ending::Success), 3 => Just(Ending::Retry)];
+    prop_oneof![
+        2 => (0..2u8, 1..8u8).prop_map(|(key, messages)| Step::Store { place: 3, key, messages }),
+        3 => (1..9u8).prop_map(|messages| Step::Serve { place: 3, messages }),
+        3 => (1..9u8).prop_map(|messages| Step::Arrive { place: 3, messages }),
+        4 => any::<u8>().prop_map(|member| Step::Dispatch { member }),
+        4 => (any::<u8>(), ending).prop_map(|(which, outcome)| Step::End { which, outcome }),
+        1 => (any::<u8>(), any::<bool>()).prop_map(|(which, stored)| Step::Letter { which, stored }),
+        2 => any::<u8>().prop_map(|which| Step::Read { which }),
+        2 => (0..1000u16).prop_map(|millis| Step::Tick { millis }),
+        1 => any::<u8>().prop_map(|which| Step::Purge { which }),
     ]
 }
 
 /// Steps of a network that loses and repeats.
 fn network() -> impl Strategy<Value = Step> {
     prop_oneof![
-        any::<u8>().prop_map(|place| Step::Lose { place }),
-        (any::<u8>(), any::<u8>()).prop_map(|(place, which)| Step::Redeliver { place, which }),
-        any::<u8>().prop_map(|place| Step::PullExpires { place }),
-        any::<u8>().prop_map(|member| Step::Reconnect { member }),
-        any::<u8>().prop_map(|place| Step::Reopen { place }),
+        1 => any::<u8>().prop_map(|place| Step::Lose { place }),
+        1 => (any::<u8>(), any::<u8>()).prop_map(|(place, which)| Step::Redeliver { place, which }),
+        1 => any::<u8>().prop_map(|place| Step::PullExpires { place }),
+        1 => any::<u8>().prop_map(|member| Step::Reconnect { member }),
+        1 => any::<u8>().prop_map(|place| Step::Reopen { place }),
+        4 => any::<u8>().prop_map(|which| Step::Purge { which }),
     ]
 }
 
@@ -63,7 +85,7 @@ fn play(steps: &[Step], work_queue: bool) -> World {
         assert_eq!(world.check.faults, [""; 0], "after {step:?}");
     }
     world.settle();
-    assert_eq!(world.check.faults, [""; 0]);
+    assert_eq!(world.check.faults, [""; 0], "{:#?}", world.statuses());
     for (last, floor) in world.ends() {
         assert!(
             floor >= last,
@@ -74,11 +96,22 @@ fn play(steps: &[Step], work_queue: bool) -> World {
 }
 
 fn steps(step: impl Strategy<Value = Step>) -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(step, 0..300)
+    prop::collection::vec(step, 0..600)
+}
+
+/// Long histories, so few of them; the environment can ask for more.
+fn config() -> ProptestConfig {
+    let mut config = ProptestConfig::default();
+    config.cases = match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => config.cases,
+        None => 64,
+    };
+    config.max_shrink_iters = 20_000;
+    config
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn s01_order_holds_and_nothing_repeats_over_a_bad_network(
@@ -105,10 +138,36 @@ proptest! {
     }
 
     #[test]
-    fn crashes_and_lost_ownership_lose_nothing_and_keep_the_order(
-        steps in steps(prop_oneof![20 => work(), 2 => network(), 1 => stop(), 1 => failure()]),
+    fn s42_order_and_room_hold_with_spilled_messages(
+        steps in steps(prop_oneof![40 => trouble(), 2 => network(), 1 => stop(), 1 => failure()]),
         work_queue: bool,
     ) {
         play(&steps, work_queue);
     }
+
+    #[test]
+    fn crashes_and_lost_ownership_lose_nothing_and_keep_the_order(
+        steps in steps(prop_oneof![60 => work(), 3 => network(), 1 => stop(), 1 => failure()]),
+        work_queue: bool,
+    ) {
+        play(&steps, work_queue);
+    }
+}
+
+/// Histories that never spill anything would say nothing about spilling.
+#[test]
+fn the_histories_reach_everything_there_is() {
+    let mut runner = TestRunner::deterministic();
+    let everything = steps(prop_oneof![60 => work(), 6 => network(), 1 => stop(), 1 => failure()]);
+    let spilling = steps(trouble());
+    let mut asked = BTreeMap::new();
+    for _ in 0..60 {
+        let everything = everything.new_tree(&mut runner).unwrap().current();
+        let spilling = spilling.new_tree(&mut runner).unwrap().current();
+        for (kind, times) in [everything, spilling].iter().flat_map(|steps| play(steps, false).asked) {
+            *asked.entry(kind).or_insert(0) += times;
+        }
+    }
+    let rare: Vec<_> = asked.iter().filter(|(_, times)| **times < 5).collect();
+    assert!(asked.len() == 15 && rare.is_empty(), "{asked:?}");
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use super::bench::{Bench, P, delivered, epoch, filter, settings};
 use crate::ids::Partition;
-use crate::lanes::{Action, Filter, Lanes, Marks, Outcome, Settings};
+use crate::lanes::{Action, Delivered, Filter, Lanes, Marks, Outcome, PullEnd, Settings};
 use crate::time::Time;
 
 fn bounds(partition: usize, member: usize) -> Settings {
@@ -12,6 +12,13 @@ fn bounds(partition: usize, member: usize) -> Settings {
     settings.max_held = NonZeroUsize::new(partition).unwrap();
     settings.max_held_total = NonZeroUsize::new(member).unwrap();
     settings
+}
+
+fn unused(messages: usize) -> PullEnd {
+    PullEnd {
+        messages,
+        ..PullEnd::default()
+    }
 }
 
 /// The partition and size of each pull.
@@ -26,13 +33,7 @@ fn pulls(lanes: &mut Lanes<u64>) -> Vec<(u16, usize)> {
 }
 
 fn open(lanes: &mut Lanes<u64>, partition: u16, filter: &str) {
-    lanes.open(
-        Time::ZERO,
-        Partition(partition),
-        filter.into(),
-        epoch(1, 0),
-        Marks::default(),
-    );
+    lanes.open(Partition(partition), filter.into(), epoch(1, 0), Marks::default());
 }
 
 #[test]
@@ -57,13 +58,13 @@ fn what_a_pull_did_not_deliver_can_be_asked_for_again() {
     let mut bench = Bench::new(bounds(100, 1000));
     assert_eq!(bench.pulls(), [100]);
     bench.deliver(1, "a");
-    bench.lanes.pull_ended(P, &filter(), epoch(1, 0), 99);
+    bench.lanes.pull_ended(P, &filter(), epoch(1, 0), unused(99));
     assert_eq!(bench.pulls(), [99]);
-    bench.lanes.pull_ended(P, &filter(), epoch(0, 0), 99);
+    bench.lanes.pull_ended(P, &filter(), epoch(0, 0), unused(99));
     assert_eq!(bench.pulls(), [0; 0], "a pull of another epoch");
     bench.lanes.pulls_lost(P, &filter(), epoch(1, 0));
     assert_eq!(bench.pulls(), [99]);
-    assert_eq!(bench.lanes.status().outstanding, 99);
+    assert_eq!(bench.lanes.status().outstanding.messages, 99);
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn a_gap_ends_what_was_asked_for() {
     bench.lose_one();
     bench.deliver(2, "a");
     assert_eq!(bench.pulls(), [0; 0], "a consumer that is over is not asked");
-    assert_eq!(bench.lanes.status().outstanding, 0);
+    assert_eq!(bench.lanes.status().outstanding.messages, 0);
     bench.reopen();
     assert_eq!(bench.pulls(), [100]);
 }
@@ -117,7 +118,7 @@ fn those_who_wait_for_room_get_it_in_turn() {
     assert_eq!(pulls(&mut lanes), [(2, 1), (3, 1), (4, 1), (5, 1)]);
     // The others wait; what is given back makes room for the next of them.
     for partition in 2..=3 {
-        lanes.pull_ended(Partition(partition), &one, epoch(1, 0), 1);
+        lanes.pull_ended(Partition(partition), &one, epoch(1, 0), unused(1));
         lanes.stop(Partition(partition));
     }
     assert_eq!(pulls(&mut lanes), [(6, 1), (7, 1)]);
@@ -131,4 +132,88 @@ fn closing_gives_the_room_to_the_others() {
     assert_eq!(pulls(&mut lanes), [(1, 50), (2, 25)]);
     lanes.close(Partition(1));
     assert_eq!(pulls(&mut lanes), [(2, 38)]);
+}
+
+fn byte_bounds(partition: usize, member: usize) -> Settings {
+    let mut settings = bounds(100, 1000);
+    settings.max_bytes = NonZeroUsize::new(partition).unwrap();
+    settings.max_bytes_total = NonZeroUsize::new(member).unwrap();
+    settings
+}
+
+impl Bench {
+    fn pulls_with_bytes(&mut self) -> Vec<(usize, Option<usize>)> {
+        self.take(|action| match action {
+            Action::Pull { messages, bytes, .. } => Some((*messages, *bytes)),
+            _ => None,
+        })
+    }
+
+    fn deliver_sized(&mut self, consumer_sequence: u64, bytes: usize) {
+        self.deliver_as(Delivered {
+            bytes,
+            ..delivered(consumer_sequence, consumer_sequence, &format!("{consumer_sequence}"))
+        });
+    }
+
+    fn pull_too_large(&mut self, messages: usize, bytes: usize) {
+        let end = PullEnd {
+            messages,
+            bytes,
+            too_large: true,
+        };
+        self.lanes.pull_ended(P, &filter(), epoch(1, 0), end);
+    }
+}
+
+#[test]
+fn a_pull_asks_for_some_times_the_average_of_bytes() {
+    let mut bench = Bench::new(byte_bounds(16_000, 64_000));
+    assert_eq!(
+        bench.pulls_with_bytes(),
+        [(100, Some(250))],
+        "of nothing known a small part of the share"
+    );
+    bench.deliver_sized(1, 30);
+    bench.lanes.pulls_lost(P, &filter(), epoch(1, 0));
+    assert_eq!(bench.pulls_with_bytes(), [(99, Some(99 * 4 * 30))]);
+    bench.lanes.pulls_lost(P, &filter(), epoch(1, 0));
+    bench.pulls();
+    bench.deliver_sized(2, 15_000);
+    bench.lanes.pulls_lost(P, &filter(), epoch(1, 0));
+    assert_eq!(bench.pulls_with_bytes(), [], "less than a sixteenth is free");
+    bench.run_all();
+    assert_eq!(bench.pulls_with_bytes(), [(100, Some(16_000))], "no more than is free");
+}
+
+#[test]
+fn bytes_left_over_are_given_back_when_the_last_message_has_come() {
+    let mut bench = Bench::new(byte_bounds(16_000, 64_000));
+    bench.pulls();
+    for sequence in 1..=99 {
+        bench.deliver_sized(sequence, 1);
+        bench.run_all();
+    }
+    // The first request, and one for every quarter that was free again.
+    let asked = 250 + 3 * 250;
+    let outstanding = bench.lanes.status().outstanding;
+    assert_eq!((outstanding.messages, outstanding.bytes), (76, asked - 99));
+    bench.lanes.pull_ended(P, &filter(), epoch(1, 0), unused(76));
+    assert_eq!(bench.lanes.status().outstanding.bytes, 0);
+}
+
+#[test]
+fn a_message_larger_than_the_request_is_asked_for_with_more_and_at_last_alone() {
+    let mut bench = Bench::new(byte_bounds(16_000, 64_000));
+    assert_eq!(bench.pulls_with_bytes(), [(100, Some(250))]);
+    bench.pull_too_large(100, 250);
+    assert_eq!(bench.pulls_with_bytes(), [(100, Some(500))]);
+    bench.pull_too_large(100, 500);
+    assert_eq!(bench.pulls_with_bytes(), [(100, Some(1000))]);
+    bench.pull_too_large(100, 16_000);
+    assert_eq!(bench.pulls_with_bytes(), [(1, None)]);
+    bench.deliver_sized(1, 50_000);
+    assert_eq!(bench.pulls_with_bytes(), [], "the room is more than full");
+    bench.run_all();
+    assert_eq!(bench.pulls_with_bytes(), [(100, Some(16_000))]);
 }

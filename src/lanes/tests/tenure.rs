@@ -12,7 +12,7 @@ fn a_stop_is_drained_at_once_if_nothing_runs() {
     bench.lanes.stop(P);
     assert_eq!(bench.drained(), [Marks::default()], "what was held stays unfinished");
     bench.deliver(2, "b");
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
     assert_eq!(bench.pulls(), [0; 0]);
     bench.lanes.stop(P);
     assert_eq!(bench.drained(), [], "said once");
@@ -113,7 +113,7 @@ fn s18_a_success_after_ownership_is_lost_finishes_nothing() {
     bench.lanes.close(P);
     assert_eq!(bench.cancelled(), [bench.run_of(1), bench.run_of(2)]);
     assert_eq!(bench.lanes.running(P), 2);
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
     bench.end(1, Outcome::Success);
     assert_eq!(bench.ended(), []);
     bench.end(2, retry("late"));
@@ -131,7 +131,7 @@ fn a_partition_that_comes_back_waits_for_its_older_handlers() {
     let old = bench.run_of(1);
     bench.lanes.close(P);
     bench.epoch = epoch(2, 0);
-    bench.lanes.open(bench.now, P, filter(), bench.epoch, Marks::default());
+    bench.lanes.open(P, filter(), bench.epoch, Marks::default());
     bench.deliver_as(delivered(1, 1, "a"));
     bench.deliver(2, "b");
     assert_eq!(bench.started(), [0; 0]);
@@ -144,11 +144,11 @@ fn a_partition_that_comes_back_waits_for_its_older_handlers() {
 fn a_higher_token_closes_the_older_tenure_and_a_lower_one_is_stale() {
     let mut bench = Bench::new(settings());
     bench.deliver(1, "a");
-    bench.lanes.open(bench.now, P, filter(), epoch(0, 9), Marks::default());
-    assert_eq!(bench.lanes.status().held, 1);
-    bench.lanes.open(bench.now, P, filter(), epoch(5, 0), Marks::default());
+    bench.lanes.open(P, filter(), epoch(0, 9), Marks::default());
+    assert_eq!(bench.held(), 1);
+    bench.lanes.open(P, filter(), epoch(5, 0), Marks::default());
     assert_eq!(bench.ended(), [FencingToken(1)]);
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
     assert_eq!(bench.lanes.partition_status(P).unwrap().token, FencingToken(5));
 }
 
@@ -158,9 +158,7 @@ fn each_filter_has_its_own_position() {
     let late: crate::lanes::Filter = "orders.late".into();
     bench.deliver(100, "a");
     bench.run_all();
-    bench
-        .lanes
-        .open(bench.now, P, late.clone(), epoch(1, 0), Marks::default());
+    bench.lanes.open(P, late.clone(), epoch(1, 0), Marks::default());
     bench
         .lanes
         .deliver(bench.now, P, &late, epoch(1, 0), delivered(1, 7, "late"));
@@ -189,13 +187,9 @@ fn changes_tell_when_a_checkpoint_is_due() {
 #[test]
 fn close_all_ends_every_tenure() {
     let mut bench = Bench::new(settings());
-    bench.lanes.open(
-        bench.now,
-        crate::ids::Partition(9),
-        filter(),
-        epoch(4, 0),
-        Marks::default(),
-    );
+    bench
+        .lanes
+        .open(crate::ids::Partition(9), filter(), epoch(4, 0), Marks::default());
     bench.lanes.close_all();
     assert_eq!(bench.ended(), [FencingToken(1), FencingToken(4)]);
     assert!(bench.lanes.is_idle());
@@ -211,7 +205,7 @@ fn neither_a_drain_nor_an_end_overtakes_older_handlers() {
         bench.deliver(1, "a");
         bench.started();
         bench.lanes.close(P);
-        bench.lanes.open(bench.now, P, filter(), epoch(2, 0), Marks::default());
+        bench.lanes.open(P, filter(), epoch(2, 0), Marks::default());
         if stop {
             bench.lanes.stop(P);
         } else {

@@ -42,7 +42,7 @@ fn another_message_under_a_held_sequence_takes_its_place() {
     bench.end(10, Outcome::Success);
     bench.end(20, Outcome::Success);
     assert_eq!(bench.started(), [0; 0]);
-    assert_eq!(bench.lanes.status().held, 0);
+    assert_eq!(bench.held(), 0);
     assert_eq!(bench.floor(), 20);
 }
 

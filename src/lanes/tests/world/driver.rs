@@ -1,7 +1,7 @@
 //! The driver of the small world: it does what the lanes ask for.
 
 use super::super::check::Event;
-use super::{World, places};
+use super::{LARGE, World, places};
 use crate::lanes::Action;
 
 impl World {
@@ -13,6 +13,7 @@ impl World {
                 let actions: Vec<_> = self.members[member].lanes.actions().collect();
                 for action in actions {
                     quiet = false;
+                    *self.asked.entry(kind(&action)).or_default() += 1;
                     self.act(member, action);
                 }
             }
@@ -41,12 +42,17 @@ impl World {
                 filter,
                 epoch,
                 messages,
+                bytes,
             } => {
                 if let Some(consumer) = self
                     .consumers
                     .get_mut(&(partition, filter))
                     .filter(|c| c.epoch == epoch)
                 {
+                    consumer.bytes = match bytes {
+                        Some(bytes) => Some(consumer.bytes.unwrap_or(0) + bytes),
+                        None => None,
+                    };
                     consumer.asked += messages;
                 }
             }
@@ -83,7 +89,10 @@ impl World {
                     self.take_over(partition, to, false);
                 }
             }
-            Action::InProgress { .. } | Action::Cancel { .. } | Action::Parked(_) => {}
+            Action::Read { read, sequence, .. } => {
+                self.members[member].reads.insert(read, sequence);
+            }
+            Action::InProgress { .. } | Action::Gone { .. } | Action::Cancel { .. } | Action::Parked(_) => {}
         }
     }
 
@@ -99,17 +108,46 @@ impl World {
         for member in &self.members {
             let status = member.lanes.status();
             for partition in &status.partitions {
-                let outstanding: usize = partition.filters.iter().map(|filter| filter.outstanding).sum();
                 self.check.event(Event::Room {
-                    used: partition.held + outstanding,
+                    used: partition.held.messages + partition.outstanding.messages,
                     bound: self.settings.max_held.get(),
+                });
+                self.check.event(Event::Room {
+                    used: partition.spilled,
+                    bound: self.settings.max_parked.get() + self.settings.max_held.get(),
+                });
+                // A message larger than the room comes alone, and a spilled one is read when its turn has come: one of a filter, and
+                // one of a key.
+                self.check.event(Event::Room {
+                    used: partition.held.bytes,
+                    bound: self.settings.max_bytes.get() + LARGE * (partition.filters.len() + partition.keys),
                 });
             }
             self.check.event(Event::Room {
-                used: status.held + status.outstanding,
+                used: status.held.messages + status.outstanding.messages,
                 bound: self.settings.max_held_total.get(),
             });
             assert!(status.running <= self.settings.concurrency.get());
         }
+    }
+}
+
+fn kind(action: &Action<u64>) -> &'static str {
+    match action {
+        Action::Run(run) if run.attempt > 1 => "run again",
+        Action::Run(_) => "run",
+        Action::Cancel { .. } => "cancel",
+        Action::Ack { .. } => "ack",
+        Action::Terminate { .. } => "terminate",
+        Action::InProgress { .. } => "in progress",
+        Action::Pull { bytes: None, .. } => "pull alone",
+        Action::Pull { .. } => "pull",
+        Action::Reopen { .. } => "reopen",
+        Action::DeadLetter(_) => "dead letter",
+        Action::Parked(_) => "parked",
+        Action::Read { .. } => "read",
+        Action::Gone { .. } => "gone",
+        Action::Drained { .. } => "drained",
+        Action::Ended { .. } => "ended",
     }
 }

@@ -14,19 +14,21 @@ pub(super) use self::step::{Ending, Step};
 use super::bench::settings;
 use super::check::{Check, Event, Place};
 use crate::ids::{Epoch, FencingToken, Partition};
-use crate::lanes::{Filter, Lanes, Marks, Outcome, RunId, Settings};
+use crate::lanes::{Filter, Found, Lanes, Marks, Outcome, ReadId, RunId, Settings, Status};
 use crate::time::Time;
 
 struct Stored {
     place: Place,
     key: u8,
     time: u64,
+    bytes: usize,
 }
 
 struct Member {
     lanes: Lanes<u64>,
     runs: BTreeMap<RunId, (u64, u64)>,
     letters: BTreeMap<RunId, u64>,
+    reads: BTreeMap<ReadId, u64>,
 }
 
 pub(super) struct World {
@@ -34,6 +36,8 @@ pub(super) struct World {
     settings: Settings,
     now: Time,
     stream: BTreeMap<u64, Stored>,
+    /// Where every message belongs, those that are gone too.
+    places: BTreeMap<u64, Place>,
     last: u64,
     members: [Member; 2],
     owners: BTreeMap<Partition, usize>,
@@ -45,9 +49,14 @@ pub(super) struct World {
     consumers: BTreeMap<Place, Consumer>,
     next_run: u64,
     pub(super) check: Check,
+    /// How often each kind of thing was asked for.
+    pub(super) asked: BTreeMap<&'static str, usize>,
 }
 
 pub(super) const PARTITIONS: u8 = 3;
+
+/// The size of the largest messages.
+pub(super) const LARGE: usize = 100;
 
 /// Partition 0 has two filters, the others one.
 fn places() -> Vec<Place> {
@@ -67,6 +76,11 @@ pub(super) fn small_settings() -> Settings {
     settings.concurrency = NonZeroUsize::new(3).unwrap();
     settings.max_held = NonZeroUsize::new(8).unwrap();
     settings.max_held_total = NonZeroUsize::new(16).unwrap();
+    settings.max_bytes = NonZeroUsize::new(64).unwrap();
+    settings.max_bytes_total = NonZeroUsize::new(128).unwrap();
+    settings.lane_depth = NonZeroUsize::new(2).unwrap();
+    settings.max_parked = NonZeroUsize::new(10).unwrap();
+    settings.max_ranges = NonZeroUsize::new(3).unwrap();
     settings.several_filters = true;
     settings.retry.max_attempts = NonZeroU32::new(3);
     settings
@@ -77,6 +91,7 @@ fn member(settings: &Settings, seed: u64) -> Member {
         lanes: Lanes::new(settings.clone(), seed),
         runs: BTreeMap::new(),
         letters: BTreeMap::new(),
+        reads: BTreeMap::new(),
     }
 }
 
@@ -86,6 +101,7 @@ impl World {
             work_queue,
             now: Time::ZERO,
             stream: BTreeMap::new(),
+            places: BTreeMap::new(),
             last: 0,
             members: [member(&settings, 1), member(&settings, 2)],
             settings,
@@ -97,6 +113,7 @@ impl World {
             consumers: BTreeMap::new(),
             next_run: 0,
             check: Check::default(),
+            asked: BTreeMap::new(),
         };
         for number in 0..PARTITIONS {
             world.take_over(Partition(number.into()), usize::from(number) % 2, true);
@@ -106,7 +123,15 @@ impl World {
 
     pub(super) fn step(&mut self, step: &Step) {
         match *step {
-            Step::Store { place: number, key } => self.store(place(number), key),
+            Step::Store {
+                place: number,
+                key,
+                messages,
+            } => {
+                for _ in 0..messages {
+                    self.store(place(number), key);
+                }
+            }
             Step::Serve {
                 place: number,
                 messages,
@@ -127,6 +152,8 @@ impl World {
             Step::Dispatch { member } => self.members[usize::from(member % 2)].lanes.dispatch(),
             Step::End { which, outcome } => self.end(which, outcome),
             Step::Letter { which, stored } => self.letter(which, stored),
+            Step::Read { which } => self.read(which),
+            Step::Purge { which } => self.purge(which),
             Step::Tick { millis } => self.tick(millis),
             Step::Checkpoint { partition } => self.checkpoint(Partition(u16::from(partition % PARTITIONS))),
             Step::Stop { partition } => self.stop(Partition(u16::from(partition % PARTITIONS))),
@@ -169,6 +196,10 @@ impl World {
                 self.letter(0, true);
                 self.carry_out();
             }
+            while self.members.iter().any(|member| !member.reads.is_empty()) {
+                self.read(0);
+                self.carry_out();
+            }
             self.tick(500);
             self.carry_out();
             self.look();
@@ -188,7 +219,17 @@ impl World {
                 .any(|(_, stored)| stored.place == *place);
             !rest && consumer.unacked.is_empty() && consumer.wire.is_empty()
         });
-        delivered && self.moving.is_empty() && self.members.iter().all(|member| member.lanes.status().held == 0)
+        delivered
+            && self.moving.is_empty()
+            && self
+                .members
+                .iter()
+                .all(|member| member.lanes.status().held.messages == 0)
+    }
+
+    /// For whoever looks at a failure.
+    pub(super) fn statuses(&self) -> Vec<Status> {
+        self.members.iter().map(|member| member.lanes.status()).collect()
     }
 
     /// The highest sequence of a filter that was ever stored, and the owner's floor.
@@ -218,8 +259,23 @@ impl World {
             key,
             sequence,
         });
+        self.places.insert(sequence, place.clone());
         let time = sequence * 10;
-        self.stream.insert(sequence, Stored { place, key, time });
+        // Now and then one that no request for several has room for.
+        let bytes = if sequence.is_multiple_of(11) {
+            LARGE
+        } else {
+            1 + usize::from(key)
+        };
+        self.stream.insert(
+            sequence,
+            Stored {
+                place,
+                key,
+                time,
+                bytes,
+            },
+        );
     }
 
     fn end(&mut self, which: u8, outcome: Ending) {
@@ -236,7 +292,7 @@ impl World {
         let Some((unique, sequence)) = runs.remove(&run) else {
             return;
         };
-        let place = self.stream.get(&sequence).map(|stored| stored.place.clone());
+        let place = self.places.get(&sequence).cloned();
         // Only a run of the tenure that is open can finish anything.
         let owned = place.is_some_and(|place| {
             lanes
@@ -271,6 +327,24 @@ impl World {
             self.check.event(Event::Buried { sequence });
         }
         lanes.dead_lettered(self.now, run, if stored { Ok(()) } else { Err("no".to_owned()) });
+    }
+
+    fn read(&mut self, which: u8) {
+        let all = self.members.iter().enumerate();
+        let all: Vec<_> = all
+            .flat_map(|(member, m)| m.reads.keys().map(move |&read| (member, read)))
+            .collect();
+        let Some(&(member, read)) = all.get(usize::from(which) % all.len().max(1)) else {
+            return;
+        };
+        let Member { lanes, reads, .. } = &mut self.members[member];
+        if let Some(sequence) = reads.remove(&read) {
+            let found = self.stream.get(&sequence).map(|stored| Found::Message {
+                time: stored.time,
+                message: sequence,
+            });
+            lanes.read(read, found.unwrap_or(Found::Gone));
+        }
     }
 
     fn tick(&mut self, millis: u16) {
@@ -316,9 +390,9 @@ impl World {
 
     /// Dead letters under way when the tenure ended are stored or not, but nobody is told.
     fn forget_letters(&mut self, member: usize, partition: Partition) {
-        let stream = &self.stream;
+        let places = &self.places;
         let letters = &mut self.members[member].letters;
-        letters.retain(|_, sequence| stream.get(sequence).is_none_or(|stored| stored.place.0 != partition));
+        letters.retain(|_, sequence| places.get(sequence).is_none_or(|place| place.0 != partition));
     }
 
     fn crash(&mut self, dead: usize) {
@@ -366,7 +440,7 @@ impl World {
                 graceful,
             });
             self.create(&place, epoch, record.floor.sequence);
-            self.members[to].lanes.open(self.now, partition, place.1, epoch, record);
+            self.members[to].lanes.open(partition, place.1, epoch, record);
         }
     }
 }

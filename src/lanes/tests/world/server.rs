@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::super::check::{Event, Place};
 use super::{World, places};
 use crate::ids::{Epoch, Partition};
-use crate::lanes::{Delivered, Filter};
+use crate::lanes::{Delivered, Filter, PullEnd};
 
 /// A consumer on the server, and the wire to its owner.
 pub(super) struct Consumer {
@@ -15,6 +15,8 @@ pub(super) struct Consumer {
     pub(super) unacked: BTreeSet<u64>,
     again: VecDeque<u64>,
     pub(super) asked: usize,
+    /// Of all pull requests together; `None` for no bound.
+    pub(super) bytes: Option<usize>,
     pub(super) wire: VecDeque<Delivered<u64>>,
     /// The owner said that a gap ended it.
     pub(super) over: bool,
@@ -22,10 +24,10 @@ pub(super) struct Consumer {
 
 impl World {
     pub(super) fn serve(&mut self, place: &Place, messages: u8) {
-        let Some(consumer) = self.consumers.get_mut(place) else {
-            return;
-        };
         for _ in 0..messages {
+            let Some(consumer) = self.consumers.get_mut(place) else {
+                return;
+            };
             if consumer.asked == 0 {
                 return;
             }
@@ -46,17 +48,28 @@ impl World {
                 },
             };
             let stored = &self.stream[&sequence];
+            if consumer.bytes.is_some_and(|bytes| stored.bytes > bytes) {
+                self.too_large(place, sequence);
+                return;
+            }
+            if let Some(bytes) = &mut consumer.bytes {
+                *bytes -= stored.bytes;
+            }
             consumer.asked -= 1;
+            if consumer.asked == 0 {
+                consumer.bytes = None;
+            }
             consumer.delivered += 1;
             consumer.unacked.insert(sequence);
             let (filter, epoch, count) = (&place.1, consumer.epoch, consumer.delivered);
             consumer.wire.push_back(Delivered {
                 stream_sequence: sequence,
+                read_sequence: sequence,
                 consumer_sequence: count,
                 time: stored.time,
                 key: format!("{}", stored.key).into(),
                 reply: format!("{} {filter} {epoch} {count} {sequence}", place.0).into(),
-                bytes: 1,
+                bytes: stored.bytes,
                 message: sequence,
             });
         }
@@ -93,9 +106,47 @@ impl World {
         let (Some(consumer), Some(&owner)) = (self.consumers.get_mut(place), self.owners.get(&place.0)) else {
             return;
         };
-        let undelivered = std::mem::take(&mut consumer.asked);
+        let end = PullEnd {
+            messages: std::mem::take(&mut consumer.asked),
+            bytes: consumer.bytes.take().unwrap_or(0),
+            too_large: false,
+        };
         let lanes = &mut self.members[owner].lanes;
-        lanes.pull_ended(place.0, &place.1, consumer.epoch, undelivered);
+        lanes.pull_ended(place.0, &place.1, consumer.epoch, end);
+    }
+
+    /// The next message is larger than what the pull requests have left: they end, and the message stays.
+    fn too_large(&mut self, place: &Place, sequence: u64) {
+        let (Some(consumer), Some(&owner)) = (self.consumers.get_mut(place), self.owners.get(&place.0)) else {
+            return;
+        };
+        if consumer.unacked.contains(&sequence) {
+            consumer.again.push_front(sequence);
+        } else {
+            consumer.position = sequence - 1;
+        }
+        let end = PullEnd {
+            messages: std::mem::take(&mut consumer.asked),
+            bytes: consumer.bytes.take().unwrap_or(0),
+            too_large: true,
+        };
+        let lanes = &mut self.members[owner].lanes;
+        lanes.pull_ended(place.0, &place.1, consumer.epoch, end);
+    }
+
+    /// A message is deleted from the stream.
+    pub(super) fn purge(&mut self, which: u8) {
+        // One of the younger ones: those may still be unfinished.
+        let count = self.stream.len().clamp(1, 20);
+        let Some(&sequence) = self.stream.keys().rev().nth(usize::from(which) % count) else {
+            return;
+        };
+        self.check.event(Event::Purged { sequence });
+        if let Some(stored) = self.stream.remove(&sequence)
+            && let Some(consumer) = self.consumers.get_mut(&stored.place)
+        {
+            consumer.unacked.remove(&sequence);
+        }
     }
 
     pub(super) fn reconnect(&mut self, member: usize) {
@@ -105,6 +156,7 @@ impl World {
             }
             if let Some(consumer) = self.consumers.get_mut(&place) {
                 consumer.asked = 0;
+                consumer.bytes = None;
                 consumer.wire.clear();
                 let epoch = consumer.epoch;
                 self.members[member].lanes.pulls_lost(place.0, &place.1, epoch);
@@ -122,11 +174,13 @@ impl World {
         let (Some(consumer), Some(&owner)) = (self.consumers.get(place), self.owners.get(&place.0)) else {
             return;
         };
-        let held = self.members[owner]
-            .lanes
-            .partition_status(place.0)
-            .map_or(0, |status| status.held);
-        if held == 0 && consumer.wire.is_empty() && !consumer.unacked.is_empty() {
+        let status = self.members[owner].lanes.partition_status(place.0);
+        let filters = status.into_iter().flat_map(|status| status.filters);
+        let seen = filters
+            .filter(|filter| filter.filter == place.1)
+            .map(|filter| filter.delivered)
+            .sum::<u64>();
+        if consumer.wire.is_empty() && consumer.delivered > seen {
             self.reopen(place);
         }
     }
@@ -148,7 +202,7 @@ impl World {
             reopen: consumer.epoch.reopen + 1,
             ..consumer.epoch
         };
-        lanes.reopen(self.now, place.0, &place.1, epoch);
+        lanes.reopen(place.0, &place.1, epoch);
         self.create(place, epoch, floor);
         self.carry_out();
     }
@@ -161,6 +215,7 @@ impl World {
             unacked: BTreeSet::new(),
             again: VecDeque::new(),
             asked: 0,
+            bytes: None,
             wire: VecDeque::new(),
             over: false,
         };

@@ -3,9 +3,11 @@
 /// What happens next. Numbers choose among what there is.
 #[derive(Debug, Clone)]
 pub(in crate::lanes::tests) enum Step {
+    /// Messages are stored, of one key.
     Store {
         place: u8,
         key: u8,
+        messages: u8,
     },
     /// The server answers pull requests.
     Serve {
@@ -46,6 +48,14 @@ pub(in crate::lanes::tests) enum Step {
     Letter {
         which: u8,
         stored: bool,
+    },
+    /// A spilled message is read.
+    Read {
+        which: u8,
+    },
+    /// A message is deleted from the stream.
+    Purge {
+        which: u8,
     },
     Tick {
         millis: u16,
