@@ -24,6 +24,8 @@ mod presence;
 mod status;
 mod survey;
 mod tenure;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -322,11 +324,7 @@ impl Engine {
                 self.each_slot(|slot, cx, _| slot.on_member_changed(cx, &id));
             }
             (Purpose::ReadPeer(id), Reply::Member(result)) => self.membership.on_peer_read(&self.cx, &id, result),
-            (Purpose::Refresh, Reply::Group(result)) => {
-                if let Ok(view) = result {
-                    self.on_group_view(view);
-                }
-            }
+            (Purpose::Refresh, Reply::Group(Ok(view))) => self.on_group_view(view),
             (Purpose::PlanBasis, Reply::Group(result)) => {
                 if let Ok(view) = &result {
                     self.on_group_view(view.clone());
