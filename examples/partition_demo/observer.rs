@@ -254,8 +254,8 @@ impl<'a> Observer<'a> {
         }
         let waiting = self.published().saturating_sub(self.handled.count);
         if !self.rates.text.is_empty() {
-            let text = format!("{}, {waiting} to do", self.rates.text);
-            self.screen.status(now, &text);
+            self.screen
+                .status(now, &format!("{}; {waiting} waiting", self.rates.text));
         }
     }
 
@@ -272,9 +272,9 @@ impl<'a> Observer<'a> {
             let last = self.rates.finished.insert(life.number, life.finished).unwrap_or(0);
             let rate = per_second(life.finished - last);
             match life.state {
-                State::Frozen => text.push_str(&format!(" {}: frozen", life.number)),
+                State::Frozen => text.push_str(&format!(" {}:frozen", life.number)),
                 _ if life.ended_at.is_some() => {}
-                _ => text.push_str(&format!(" {}: {rate}/s", life.number)),
+                _ => text.push_str(&format!(" {}:{rate}", life.number)),
             }
         }
         text

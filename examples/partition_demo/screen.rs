@@ -15,7 +15,8 @@ pub(crate) struct Screen {
     terminal: bool,
     began: u64,
     status_at: u64,
-    status_shown: bool,
+    /// What stands in the status line now; empty if there is none.
+    shown: String,
 }
 
 impl Screen {
@@ -37,7 +38,7 @@ impl Screen {
             terminal,
             began: clock::now(),
             status_at: 0,
-            status_shown: false,
+            shown: String::new(),
         }
     }
 
@@ -71,23 +72,23 @@ impl Screen {
             self.line_at(now, text);
             return;
         }
-        self.clear_status();
         let time = clock::seconds(now.saturating_sub(self.began));
         // Without the line end the next line takes its place. Lines that would wrap could not be cleared.
-        let line: String = format!("{time:6.1}s  {text}")
-            .chars()
-            .take(terminal_width(self.json))
-            .collect();
-        let _ = write!(self.out, "{line}");
-        let _ = self.out.flush();
-        self.status_shown = true;
+        let line = format!("{time:6.0}s  {text}");
+        let line: String = line.chars().take(terminal_width(self.json)).collect();
+        if line != self.shown {
+            self.clear_status();
+            let _ = write!(self.out, "{line}");
+            let _ = self.out.flush();
+            self.shown = line;
+        }
     }
 
     /// Removes the status line.
     pub(crate) fn clear_status(&mut self) {
-        if self.status_shown {
+        if !self.shown.is_empty() {
             let _ = write!(self.out, "\r\x1b[2K");
-            self.status_shown = false;
+            self.shown.clear();
         }
     }
 }

@@ -200,3 +200,71 @@ fn time(milliseconds: f64) -> String {
         format!("{milliseconds:.0} ms")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(lost: u64, out_of_order: u64, overlaps: u64, overlaps_by_frozen: u64) -> Verdict {
+        let verdict = Verdict {
+            ok: false,
+            published: 10,
+            handled: 10 - lost,
+            lost,
+            repeated: 2,
+            out_of_order,
+            overlaps,
+            overlaps_by_frozen,
+            moves: Vec::new(),
+            pause_moved_ms: None,
+            pause_unmoved_ms: None,
+            usual_spacing_ms: None,
+            longest_at_rest_ms: None,
+            takeover_ms: None,
+            takeover_all_ms: None,
+            settings: RunSettings {
+                partitioning: Partitioning::Token,
+                members: 3,
+                partitions: 32,
+                keys: 64,
+                rate: 2000,
+                seconds: 25,
+                session_timeout_ms: 2000,
+                seed: 1,
+                server_version: "2.15.1".to_owned(),
+            },
+            faults: Vec::new(),
+        };
+        verdict.judged()
+    }
+
+    #[test]
+    fn each_fault_fails_the_run_and_is_named() {
+        assert!(verdict(1, 0, 0, 0).table().ends_with("FAILED: 1 lost"));
+        assert!(verdict(0, 2, 0, 0).table().ends_with("FAILED: 2 out of order"));
+        assert!(verdict(0, 0, 3, 0).table().ends_with("FAILED: 3 overlapping"));
+        assert!(
+            [verdict(1, 0, 0, 0), verdict(0, 1, 0, 0), verdict(0, 0, 1, 0)]
+                .iter()
+                .all(|verdict| !verdict.ok)
+        );
+    }
+
+    #[test]
+    fn repeats_and_late_handlers_of_the_frozen_process_do_not() {
+        let verdict = verdict(0, 0, 0, 5);
+        assert!(verdict.ok);
+        assert!(verdict.table().contains("\nOK: nothing lost"));
+    }
+
+    #[test]
+    fn the_json_object_has_the_fields_that_scripts_read() {
+        let json = serde_json::to_value(verdict(0, 0, 0, 0)).unwrap();
+        let fields = "published handled lost repeated out_of_order overlaps overlaps_by_frozen moves pause_moved_ms \
+                      pause_unmoved_ms usual_spacing_ms takeover_ms settings";
+        for field in fields.split(' ') {
+            assert!(json.get(field).is_some(), "{field}");
+        }
+        assert_eq!(json["settings"]["partitioning"], "token");
+    }
+}

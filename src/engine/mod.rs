@@ -24,6 +24,8 @@ mod presence;
 mod status;
 mod survey;
 mod tenure;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -148,11 +148,14 @@ async fn a_late_loser_deletes_nothing() {
         // What did not move is served by the very consumers that were there.
         let kept = world.owned_by("b").await;
         assert_eq!(kept.len(), 4);
-        let last = world.consumers().await;
+        let last = eventually("a has opened its consumers", async || {
+            let found = world.consumers().await;
+            if found.len() == 8 { Ok(found) } else { Err(found) }
+        })
+        .await;
         for (name, created) in before.iter().filter(|(name, _)| kept.contains(&name.partition)) {
             assert_eq!(last.get(name), Some(created), "{name}");
         }
-        assert_eq!(last.len(), 8);
     }
 }
 
