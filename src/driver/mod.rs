@@ -14,7 +14,7 @@ mod commands;
 mod handlers;
 mod status;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -291,6 +291,17 @@ impl<H: Handler> Driver<H> {
         });
     }
 
+    /// Has the lanes forget what lies beyond the stream's end, and every filter that this touches re-opened.
+    fn truncate(&mut self, partition: Partition, last: u64) {
+        for (filter, marks) in self.parts.lanes.progress(partition) {
+            let pull = self.pulls.get(&(partition, filter.clone()));
+            if let (true, Some(epoch)) = (marks.highest() > last, pull.map(|pull| pull.epoch)) {
+                self.parts.lanes.truncate(partition, &filter, last);
+                self.reopen(partition, filter, epoch, ReopenReason::StreamShrunk);
+            }
+        }
+    }
+
     /// Hands the engine one event and carries out what it answers.
     fn step(&mut self, event: Event) {
         let now = self.clock.now();
@@ -456,7 +467,7 @@ impl<H: Handler> Driver<H> {
             return;
         }
         self.checkpoint_at = now + self.parts.settings.checkpoint_interval;
-        let partitions: Vec<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
+        let partitions: BTreeSet<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
         for partition in partitions {
             let changes = self.parts.lanes.changes(partition);
             if self.saved.insert(partition, changes) != Some(changes) {
@@ -531,6 +542,7 @@ impl<H: Handler> Driver<H> {
                 self.start_pull(partition, filter.clone(), epoch);
                 self.parts.lanes.reopen(partition, &filter, epoch);
             }
+            Command::Truncate(partition, last) => self.truncate(partition, last),
             Command::Drain(partition) => self.parts.lanes.stop(partition),
             Command::CancelHandlers(partition) => self.parts.lanes.cancel(partition),
             Command::Close(partition, token) => {

@@ -444,7 +444,7 @@ impl Presence {
         }
     }
 
-    fn fence(&mut self, cx: &mut Context, reason: FenceReason) -> Turn {
+    pub(super) fn fence(&mut self, cx: &mut Context, reason: FenceReason) -> Turn {
         self.record.survived = Some(self.record.incarnation.clone());
         let overrun_at = self.confirmed_sent + cx.settings.session_timeout;
         self.phase = Phase::Fenced {
