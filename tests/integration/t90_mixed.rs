@@ -64,6 +64,8 @@ impl Course {
             (3, Some(id)) if awake.len() > 1 => {
                 self.note("leaves", &id);
                 self.members.retain(|other| *other != id);
+                // Before, it does not listen to anybody yet.
+                self.world.await_change(&id, "Joined", 0).await;
                 self.world.leave(&id).await;
             }
             (4, Some(id)) => {
