@@ -58,10 +58,10 @@ impl Verdict {
         self.except(|fault| matches!(fault, Fault::Repeated { .. }));
     }
 
-    /// The same, but the member `id` was frozen: what ran in it then ran on beside its successors.
+    /// The same, but these members were frozen: what ran in them then ran on beside their successors.
     #[track_caller]
-    pub(crate) fn at_least_once_with_overrun(&self, id: &str) {
-        let runs_on = |pair: [&(Life, Start); 2]| pair.iter().any(|(life, _)| life.id == id);
+    pub(crate) fn at_least_once_with_overrun(&self, frozen: &[&str]) {
+        let runs_on = |pair: [&(Life, Start); 2]| pair.iter().any(|(life, _)| frozen.contains(&life.id.as_str()));
         self.except(|fault| match fault {
             Fault::Repeated { .. } => true,
             Fault::SameKey { first, second } | Fault::TwoOwners { first, second } => runs_on([first, second]),
@@ -333,9 +333,9 @@ mod tests {
         let messages = published(&[(1, "x")]);
         let lines = [start("a", 1, "x", 7), start("b", 1, "x", 8), done("b", 1), done("a", 1)];
         let verdict = check(&messages, &lines);
-        verdict.at_least_once_with_overrun("a");
+        verdict.at_least_once_with_overrun(&["a"]);
         assert_eq!(names(&verdict), ["same key", "repeated"]);
-        let judged = std::panic::catch_unwind(|| verdict.at_least_once_with_overrun("c"));
+        let judged = std::panic::catch_unwind(|| verdict.at_least_once_with_overrun(&["c"]));
         judged.unwrap_err();
     }
 }
