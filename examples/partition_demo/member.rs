@@ -98,10 +98,10 @@ pub(crate) async fn run(spec: &str) -> Result<(), Fault> {
 async fn join(spec: &MemberSpec, journal: &Arc<Journal>) -> Result<Member, Fault> {
     let changes = journal.clone();
     let group = spec.group.group()?.on_change(move |change| {
-        if let Some(change) = MemberChange::of(change) {
-            if let Err(error) = changes.member(change) {
-                eprintln!("a record could not be written: {error}");
-            }
+        if let Some(change) = MemberChange::of(change)
+            && let Err(error) = changes.member(change)
+        {
+            eprintln!("a record could not be written: {error}");
         }
     });
     let client = async_nats::ConnectOptions::new()
