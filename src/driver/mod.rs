@@ -49,8 +49,9 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// How many inputs are taken before the next look at timers.
 const INPUTS_AT_ONCE: usize = 256;
 
-/// How many requests of the engine may be under way; heartbeats do not count.
-const REQUESTS_IN_FLIGHT: usize = 64;
+/// How many requests of the engine may be under way; heartbeats do not count. The server answers one after the other, so more
+/// would only make heartbeats wait behind them.
+const REQUESTS_IN_FLIGHT: usize = 16;
 
 /// What comes back to the loop.
 #[derive(Debug)]
