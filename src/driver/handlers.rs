@@ -10,9 +10,10 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::batch::{Batch, BatchHandler};
 use crate::dead_letters::Origin;
-use crate::handler::{Cancellation, Delivery, Failure, FailureKind, Handler, Message};
-use crate::lanes::{DeadLetter, Outcome, Run};
+use crate::handler::{Cancellation, Delivery, Failure, FailureKind, Message};
+use crate::lanes::{DeadLetter, Ended, Outcome, Run};
 use crate::nats::unix_nanos;
 use crate::time::Time;
 
@@ -58,22 +59,24 @@ pub(super) async fn send_answers(client: async_nats::Client, mut answers: mpsc::
     }
 }
 
-impl<H: Handler> Driver<H> {
+impl<H: BatchHandler> Driver<H> {
     /// Starts one handler. However it ends, its outcome comes back as an input.
     pub(super) fn run_handler(&mut self, run: Run<Arc<Message>>) {
         let cancel = CancellationToken::new();
         self.runs.insert(run.run, cancel.clone());
-        let id = run.run;
-        let delivery = Delivery {
-            message: run.message,
-            key: run.key,
-            stream_sequence: run.stream_sequence,
-            time: run.time,
-            attempt: run.attempt,
-            partition: run.partition,
-            token: run.token,
-            cancellation: Cancellation(cancel.clone()),
-        };
+        let (id, partition, token) = (run.run, run.partition, run.token);
+        let cancellation = Cancellation(cancel.clone());
+        let deliveries = run.attempts.into_iter().map(|attempt| Delivery {
+            message: attempt.message,
+            key: attempt.key,
+            stream_sequence: attempt.stream_sequence,
+            time: attempt.time,
+            attempt: attempt.attempt,
+            partition,
+            token,
+            cancellation: cancellation.clone(),
+        });
+        let batch = Batch::new(deliveries.collect(), partition, token, cancellation.clone());
         let (handler, sender) = (self.parts.handler.clone(), self.sender.clone());
         let (lease, clock) = (self.lease.clone(), self.clock);
         let limits = Limits {
@@ -81,18 +84,18 @@ impl<H: Handler> Driver<H> {
             grace: self.parts.settings.cancel_grace(),
         };
         self.handler_tasks.spawn(async move {
-            let outcome = if cancel.is_cancelled() || lease.is_over(clock.now()) {
-                Outcome::Cancelled
+            let ended = if cancel.is_cancelled() || lease.is_over(clock.now()) {
+                Outcome::Cancelled.into()
             } else {
-                handle(&*handler, delivery, &cancel, limits).await
+                handle(&*handler, batch, &cancel, limits).await
             };
             // The future is gone by now: whoever is told this may rely on it.
-            sender.send(Input::Ended(id, outcome)).ok();
+            sender.send(Input::Ended(id, ended)).ok();
         });
     }
 }
 
-impl<H: Handler> Driver<H> {
+impl<H: BatchHandler> Driver<H> {
     /// Stores a dead letter with a confirmed publish. The lanes end the original only when that is answered.
     pub(super) fn store_dead_letter(&mut self, letter: DeadLetter<Arc<Message>>) {
         let run = letter.run;
@@ -136,9 +139,9 @@ struct Limits {
 }
 
 /// Runs the handler to its end, or until its time to end after a cancellation is over.
-async fn handle<H: Handler>(handler: &H, delivery: Delivery, cancel: &CancellationToken, limits: Limits) -> Outcome {
+async fn handle<H: BatchHandler>(handler: &H, batch: Batch, cancel: &CancellationToken, limits: Limits) -> Ended {
     let timed_out = AtomicBool::new(false);
-    let handled = AssertUnwindSafe(async { handler.handle(delivery).await }).catch_unwind();
+    let handled = AssertUnwindSafe(async { handler.handle(batch).await }).catch_unwind();
     let cut_off = async {
         let time_is_up = async {
             match limits.time {
@@ -155,23 +158,34 @@ async fn handle<H: Handler>(handler: &H, delivery: Delivery, cancel: &Cancellati
         }
         tokio::time::sleep(limits.grace).await;
     };
-    let outcome = tokio::select! {
+    let ended = tokio::select! {
         biased;
         result = handled => match result {
-            Ok(Ok(())) => Outcome::Success,
-            // One that was told to end and says so did not fail.
-            Ok(Err(_)) if cancel.is_cancelled() => Outcome::Cancelled,
-            Ok(Err(failure)) => failed(failure),
-            Err(panic) => Outcome::Retry { after: None, error: panic_text(&*panic) },
+            Ok(Ok(())) => Outcome::Success.into(),
+            Ok(Err(failure)) => Ended {
+                finished: failure.index,
+                // One that was told to end and says so did not fail.
+                then: if cancel.is_cancelled() { Outcome::Cancelled } else { failed(failure.failure) },
+            },
+            Err(panic) => Outcome::Retry { after: None, error: panic_text(&*panic) }.into(),
         },
-        () = cut_off => Outcome::Cancelled,
+        () = cut_off => Outcome::Cancelled.into(),
     };
-    match (outcome, limits.time) {
-        (Outcome::Cancelled, Some(time)) if timed_out.load(Ordering::Relaxed) => Outcome::Retry {
-            after: None,
-            error: format!("the handler did not end within {time:?}"),
+    match (ended, limits.time) {
+        (
+            Ended {
+                finished,
+                then: Outcome::Cancelled,
+            },
+            Some(time),
+        ) if timed_out.load(Ordering::Relaxed) => Ended {
+            finished,
+            then: Outcome::Retry {
+                after: None,
+                error: format!("the handler did not end within {time:?}"),
+            },
         },
-        (outcome, _) => outcome,
+        (ended, _) => ended,
     }
 }
 

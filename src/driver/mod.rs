@@ -24,12 +24,13 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::batch::BatchHandler;
 use crate::clock::Clock;
 use crate::config::{OnOverrun, Settings};
 use crate::engine::{Change, Command, Engine, Event, ReopenReason, Stop};
-use crate::handler::{Handler, Message};
+use crate::handler::Message;
 use crate::ids::{Epoch, Partition};
-use crate::lanes::{Action, Delivered, Filter, Found, Lanes, Outcome, ReadId, RunId};
+use crate::lanes::{Action, Delivered, Ended, Filter, Found, Lanes, ReadId, RunId};
 use crate::names::ConsumerName;
 use crate::nats::Nats;
 use crate::nats::consumers::ConsumerSettings;
@@ -63,7 +64,7 @@ pub(crate) enum Input {
     /// From a pull loop.
     Pulled(Partition, Filter, Epoch, Pulled),
     /// A handler has ended.
-    Ended(RunId, Outcome),
+    Ended(RunId, Ended),
     /// A dead letter is stored, or could not be.
     DeadLettered(RunId, Result<(), String>),
     /// A spilled message was read again, or is gone.
@@ -118,7 +119,7 @@ pub(crate) struct Driver<H> {
     stop: Option<Stop>,
 }
 
-impl<H: Handler> Driver<H> {
+impl<H: BatchHandler> Driver<H> {
     pub(crate) fn new(parts: Parts<H>) -> Self {
         let (sender, inputs) = mpsc::unbounded_channel();
         let (acks, answers) = mpsc::unbounded_channel();
@@ -232,10 +233,10 @@ impl<H: Handler> Driver<H> {
             Input::Event(event) => self.step(event),
             Input::Opened(records) => self.records = Some(*records),
             Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
-            Input::Ended(run, outcome) => {
+            Input::Ended(run, ended) => {
                 self.runs.remove(&run);
                 let now = self.clock.now();
-                self.parts.lanes.ended(now, run, outcome);
+                self.parts.lanes.ended(now, run, ended);
             }
             Input::DeadLettered(run, stored) => {
                 let now = self.clock.now();

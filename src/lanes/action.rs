@@ -64,7 +64,24 @@ pub struct Delivered<M> {
     pub message: M,
 }
 
-/// How a run ended.
+/// How a run ended: how far it came, and what happened then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// So many of its messages, from the first on, are finished. A number that leaves no message for `then` to be about counts
+    /// as 0: a repetition is safe, a message passed over is not.
+    pub finished: usize,
+    /// What happened to the next one; those after it were not tried. [`Outcome::Success`]: all of them are finished.
+    pub then: Outcome,
+}
+
+impl From<Outcome> for Ended {
+    /// What happened to the first message, or success of them all.
+    fn from(then: Outcome) -> Self {
+        Self { finished: 0, then }
+    }
+}
+
+/// What became of a message in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The handler succeeded.
@@ -185,17 +202,24 @@ pub enum Action<M> {
     },
 }
 
-/// One attempt at one message.
+/// One run of the handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run<M> {
     /// Names the run.
     pub run: RunId,
     /// The partition.
     pub partition: Partition,
-    /// The filter.
-    pub filter: Filter,
     /// The tenure, for a database to refuse stale writes by.
     pub token: FencingToken,
+    /// What it is to handle, in stream order: never empty, and one message unless the settings ask for batches.
+    pub attempts: Vec<Attempt<M>>,
+}
+
+/// One attempt at one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt<M> {
+    /// The filter.
+    pub filter: Filter,
     /// The key.
     pub key: Arc<str>,
     /// 1 plus the number of attempts that failed, in earlier tenures too.

@@ -131,6 +131,7 @@ impl<M: Clone> Lanes<M> {
             read_sequence: delivered.read_sequence,
             reply: delivered.reply,
             bytes,
+            since: now,
             body: if stays {
                 Body::Held(delivered.message)
             } else {
@@ -206,9 +207,10 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         match &lane.state {
-            State::Running { run, sequence: running } if *running == sequence => {
-                if let Some(running) = self.runs.get_mut(run) {
-                    running.replaced = true;
+            State::Running { run } => {
+                let running = self.runs.get_mut(run).into_iter().flat_map(|run| &mut run.messages);
+                for tried in running.filter(|tried| tried.lane == id && tried.sequence == sequence) {
+                    tried.replaced = true;
                 }
             }
             State::Burying(burial) if burial.sequence == sequence => {

@@ -17,7 +17,7 @@
 //! | `lane`, `partition` | the state: a key's queue, a filter, a tenure |
 //! | `tenure` | open, re-open, stop, cancel, close |
 //! | `delivery` | a delivery: new, known, finished, out of sequence |
-//! | `dispatch` | which message runs next |
+//! | `dispatch`, `gather` | which messages run next, alone or in a batch |
 //! | `outcome`, `retry` | how runs end; dead letters; how long to wait |
 //! | `timers` | retries and in-progress acks that are due |
 //! | `room`, `pull` | what is held, and asking for more |
@@ -29,6 +29,7 @@ mod delivery;
 mod dispatch;
 mod filter;
 mod floor;
+mod gather;
 mod lane;
 mod marks;
 mod outcome;
@@ -46,12 +47,14 @@ mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use self::action::{Action, DeadLetter, Delivered, Found, Gap, Outcome, Parked, PullEnd, ReadId, Run, RunId};
+pub use self::action::{
+    Action, Attempt, DeadLetter, Delivered, Ended, Found, Gap, Outcome, Parked, PullEnd, ReadId, Run, RunId,
+};
 pub use self::filter::Filter;
 pub use self::marks::{Mark, Marks, Range};
 pub use self::partition::Phase;
 pub use self::room::Amount;
-pub use self::settings::{Retry, Settings};
+pub use self::settings::{BatchScope, BatchSettings, Retry, Settings};
 pub use self::status::{FilterStatus, KeyDepth, PartitionStatus, Stall, Stalled, Status};
 
 use self::lane::{Lane, LaneId};
@@ -94,10 +97,17 @@ pub struct Lanes<M> {
 struct Running {
     partition: Partition,
     token: FencingToken,
+    /// In the order that the handler has them in.
+    messages: Vec<Tried>,
+    cancelled: bool,
+}
+
+/// A message in the hands of a handler.
+#[derive(Debug)]
+struct Tried {
     filter: FilterId,
     lane: LaneId,
     sequence: u64,
-    cancelled: bool,
     /// Whether another message took the sequence of this one: the outcome says nothing about it.
     replaced: bool,
 }

@@ -35,6 +35,8 @@ pub(super) struct Tenure {
     pub(super) filters: BTreeMap<Filter, FilterId>,
     /// The lanes that may run, first come first served.
     pub(super) line: VecDeque<LaneId>,
+    /// The lanes whose first message waits for company in a batch.
+    pub(super) gathering: BTreeSet<LaneId>,
     /// Whether the partition stands in the member's line.
     pub(super) lined_up: bool,
     pub(super) load: Load,
@@ -55,6 +57,7 @@ impl Tenure {
             phase: Phase::Serving,
             filters: BTreeMap::new(),
             line: VecDeque::new(),
+            gathering: BTreeSet::new(),
             lined_up: false,
             load: Load::default(),
             spilled: 0,
@@ -109,6 +112,8 @@ pub(super) struct Entry<M> {
     pub(super) reply: Arc<str>,
     pub(super) read_sequence: u64,
     pub(super) bytes: usize,
+    /// When it was delivered first.
+    pub(super) since: Time,
     pub(super) body: Body<M>,
     /// When the next in-progress ack is due.
     pub(super) keep_at: Time,

@@ -31,6 +31,40 @@ pub struct Settings {
     pub ack_wait: Duration,
     /// How a failed message is tried again.
     pub retry: Retry,
+    /// How many messages one run takes, and which.
+    pub batch: BatchSettings,
+}
+
+/// Which messages come together in one batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BatchScope {
+    /// The next ones of a key. Batches of different keys run at the same time.
+    Key,
+    /// The next ones of a partition, of any of its keys, in stream order. A partition has one batch at a time. A key that waits for
+    /// a retry or a dead letter is passed over with all its later messages.
+    Partition,
+}
+
+/// What a batch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSettings {
+    /// Which messages come together.
+    pub scope: BatchScope,
+    /// How many there are at most; no more than `max_held_per_partition`. Usual: 10 to a few hundred.
+    pub max_messages: NonZeroUsize,
+    /// How long a message may wait for company, from when it came in; time that it spends behind another batch counts. A batch
+    /// that is full does not wait, nor does one that can get no company because the room for messages is taken. Zero: whatever is
+    /// there. Usual: 5 ms to 1 s.
+    pub max_wait: Duration,
+}
+
+impl BatchSettings {
+    /// One message at a time.
+    pub const SINGLE: Self = Self {
+        scope: BatchScope::Key,
+        max_messages: NonZeroUsize::MIN,
+        max_wait: Duration::ZERO,
+    };
 }
 
 /// How a failed message is tried again.

@@ -219,6 +219,7 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         tenure.line.clear();
+        tenure.gathering.clear();
         let ids: Vec<_> = tenure.filters.values().copied().collect();
         for id in ids {
             self.give_back_all(id);

@@ -9,7 +9,7 @@ use crate::time::Time;
 /// Something to be done at a time. Each is taken out when it no longer matters, so that the queue is no longer than what is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A lane has waited long enough.
+    /// A lane has waited long enough: for its next attempt, its dead letter, or company in a batch.
     Lane(LaneId),
     /// A held message needs an in-progress ack.
     Keep(FilterId, u64),
@@ -72,7 +72,8 @@ impl<M: Clone> Lanes<M> {
                 let burial = burial.clone();
                 self.bury(id, burial);
             }
-            State::Ready | State::Running { .. } | State::Burying(_) => {}
+            State::Ready => self.gathered(id),
+            State::Running { .. } | State::Burying(_) => {}
         }
     }
 }

@@ -5,7 +5,10 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use crate::ids::{Epoch, FencingToken, Partition};
-use crate::lanes::{Action, Delivered, Filter, Found, Gap, Lanes, Marks, Outcome, ReadId, Retry, Run, RunId, Settings};
+use crate::lanes::{
+    Action, Attempt, BatchSettings, Delivered, Ended, Filter, Found, Gap, Lanes, Marks, Outcome, ReadId, Retry, Run,
+    RunId, Settings,
+};
 use crate::time::Time;
 
 pub(super) const P: Partition = Partition(3);
@@ -28,6 +31,7 @@ pub(super) fn settings() -> Settings {
             max: Duration::from_secs(1),
             max_attempts: None,
         },
+        batch: BatchSettings::SINGLE,
     }
 }
 
@@ -129,14 +133,28 @@ impl Bench {
         self.lanes.wake(self.now);
     }
 
+    /// Dispatches and gives the attempts that started.
+    pub(super) fn start(&mut self) -> Vec<Attempt<u64>> {
+        self.start_runs().into_iter().flat_map(|run| run.attempts).collect()
+    }
+
+    /// Dispatches and gives the sequences of each batch that started.
+    pub(super) fn batches(&mut self) -> Vec<Vec<u64>> {
+        let sequences = |run: &Run<u64>| run.attempts.iter().map(|attempt| attempt.stream_sequence).collect();
+        self.start_runs().iter().map(sequences).collect()
+    }
+
     /// Dispatches and gives the runs that started.
-    pub(super) fn start(&mut self) -> Vec<Run<u64>> {
+    pub(super) fn start_runs(&mut self) -> Vec<Run<u64>> {
         self.lanes.dispatch();
         let runs = self.take(|action| match action {
             Action::Run(run) => Some(run.clone()),
             _ => None,
         });
-        self.runs.extend(runs.iter().map(|run| (run.stream_sequence, run.run)));
+        for run in &runs {
+            let sequences = run.attempts.iter().map(|attempt| attempt.stream_sequence);
+            self.runs.extend(sequences.map(|sequence| (sequence, run.run)));
+        }
         runs
     }
 
@@ -149,7 +167,8 @@ impl Bench {
         self.runs[&sequence]
     }
 
-    pub(super) fn end(&mut self, sequence: u64, outcome: Outcome) {
+    /// Ends the run that a message is in.
+    pub(super) fn end(&mut self, sequence: u64, outcome: impl Into<Ended>) {
         self.lanes.ended(self.now, self.runs[&sequence], outcome);
     }
 

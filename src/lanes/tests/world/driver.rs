@@ -26,15 +26,15 @@ impl World {
     pub(super) fn act(&mut self, member: usize, action: Action<u64>) {
         match action {
             Action::Run(run) => {
-                assert_eq!(run.message, run.stream_sequence);
-                self.next_run += 1;
-                self.members[member]
-                    .runs
-                    .insert(run.run, (self.next_run, run.stream_sequence));
-                self.check.event(Event::Started {
-                    run: self.next_run,
-                    sequence: run.stream_sequence,
-                });
+                assert!((1..=self.settings.batch.max_messages.get()).contains(&run.attempts.len()));
+                let mut batch = Vec::new();
+                for attempt in run.attempts {
+                    assert_eq!(attempt.message, attempt.stream_sequence);
+                    self.next_run += 1;
+                    batch.push((self.next_run, attempt.stream_sequence));
+                }
+                self.check.event(Event::Started { batch: batch.clone() });
+                self.members[member].runs.insert(run.run, batch);
             }
             Action::Ack { reply } | Action::Terminate { reply } => self.acked(&reply),
             Action::Pull {
@@ -134,7 +134,7 @@ impl World {
 
 fn kind(action: &Action<u64>) -> &'static str {
     match action {
-        Action::Run(run) if run.attempt > 1 => "run again",
+        Action::Run(run) if run.attempts.iter().any(|attempt| attempt.attempt > 1) => "run again",
         Action::Run(_) => "run",
         Action::Cancel { .. } => "cancel",
         Action::Ack { .. } => "ack",

@@ -14,7 +14,7 @@ pub(super) use self::step::{Ending, Step};
 use super::bench::settings;
 use super::check::{Check, Event, Place};
 use crate::ids::{Epoch, FencingToken, Partition};
-use crate::lanes::{Filter, Found, Lanes, Marks, Outcome, ReadId, RunId, Settings, Status};
+use crate::lanes::{Ended, Filter, Found, Lanes, Marks, Outcome, ReadId, RunId, Settings, Status};
 use crate::time::Time;
 
 struct Stored {
@@ -26,7 +26,8 @@ struct Stored {
 
 struct Member {
     lanes: Lanes<u64>,
-    runs: BTreeMap<RunId, (u64, u64)>,
+    /// What runs: for each message a number that is unique over all members, and its sequence.
+    runs: BTreeMap<RunId, Vec<(u64, u64)>>,
     letters: BTreeMap<RunId, u64>,
     reads: BTreeMap<ReadId, u64>,
 }
@@ -150,7 +151,11 @@ impl World {
             Step::Reconnect { member } => self.reconnect(usize::from(member % 2)),
             Step::Reopen { place: number } => self.reopen(&place(number)),
             Step::Dispatch { member } => self.members[usize::from(member % 2)].lanes.dispatch(),
-            Step::End { which, outcome } => self.end(which, outcome),
+            Step::End {
+                which,
+                finished,
+                outcome,
+            } => self.end(which, finished, outcome),
             Step::Letter { which, stored } => self.letter(which, stored),
             Step::Read { which } => self.read(which),
             Step::Purge { which } => self.purge(which),
@@ -189,7 +194,7 @@ impl World {
                 self.carry_out();
             }
             while self.members.iter().any(|member| !member.runs.is_empty()) {
-                self.end(0, Ending::Success);
+                self.end(0, 0, Ending::Success);
                 self.carry_out();
             }
             while self.members.iter().any(|member| !member.letters.is_empty()) {
@@ -278,7 +283,8 @@ impl World {
         );
     }
 
-    fn end(&mut self, which: u8, outcome: Ending) {
+    /// Ends a handler. Of a batch, the first `finished` are done whatever the outcome of the next one is.
+    fn end(&mut self, which: u8, finished: u8, outcome: Ending) {
         let all = self
             .members
             .iter()
@@ -289,27 +295,31 @@ impl World {
             return;
         };
         let Member { lanes, runs, .. } = &mut self.members[member];
-        let Some((unique, sequence)) = runs.remove(&run) else {
+        let Some(batch) = runs.remove(&run) else {
             return;
         };
-        let place = self.places.get(&sequence).cloned();
-        // Only a run of the tenure that is open can finish anything.
-        let owned = place.is_some_and(|place| {
-            lanes
-                .progress(place.0)
-                .get(&place.1)
-                .is_some_and(|marks| marks.started.contains(&sequence))
-        });
+        let finished = match outcome {
+            Ending::Success => batch.len(),
+            _ => usize::from(finished) % batch.len(),
+        };
+        for (index, (run, sequence)) in batch.into_iter().enumerate() {
+            // Only a run of the tenure that is open can finish anything.
+            let owned = self.places.get(&sequence).is_some_and(|place| {
+                let progress = lanes.progress(place.0);
+                let marks = progress.get(&place.1);
+                marks.is_some_and(|marks| marks.started.contains(&sequence))
+            });
+            let finished = owned && index < finished;
+            self.check.event(Event::Ended { run, finished });
+        }
         let error = "no".to_owned();
-        let finished = owned && matches!(outcome, Ending::Success);
-        let outcome = match outcome {
+        let then = match outcome {
             Ending::Success => Outcome::Success,
             Ending::Retry => Outcome::Retry { after: None, error },
             Ending::Reject => Outcome::Reject { error },
             Ending::Cancelled => Outcome::Cancelled,
         };
-        self.check.event(Event::Ended { run: unique, finished });
-        lanes.ended(self.now, run, outcome);
+        lanes.ended(self.now, run, Ended { finished, then });
     }
 
     fn letter(&mut self, which: u8, stored: bool) {
@@ -398,7 +408,7 @@ impl World {
     fn crash(&mut self, dead: usize) {
         let fresh = member(&self.settings, 3);
         let old = std::mem::replace(&mut self.members[dead], fresh);
-        for (run, _) in old.runs.into_values() {
+        for (run, _) in old.runs.into_values().flatten() {
             self.check.event(Event::Vanished { run });
         }
         let orphans: Vec<_> = self

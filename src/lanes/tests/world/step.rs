@@ -43,6 +43,8 @@ pub(in crate::lanes::tests) enum Step {
     },
     End {
         which: u8,
+        /// So many messages of a batch are done.
+        finished: u8,
         outcome: Ending,
     },
     Letter {
