@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `t10_join` | entering a group, sharing the partitions, duplicates of an id |
 //! | `t20_delivery` | what a handler is given, order, retry |
+//! | `t25_batches` | handlers of several messages at once |
 //! | `t25_dead_letters` | messages that are given up |
 //! | `t30_handover` | graceful moves: join under load, leave |
 //! | `t40_crash` | members that are killed |
@@ -26,6 +27,7 @@
 mod support;
 mod t10_join;
 mod t20_delivery;
+mod t25_batches;
 mod t25_dead_letters;
 mod t30_handover;
 mod t40_crash;
