@@ -134,6 +134,9 @@ pub struct Settings {
     /// The `ack_wait` of the consumers. A message that is held longer is kept by in-progress acks, so this only says how fast
     /// the server offers a message again whose delivery was lost. At least 1 s.
     pub ack_wait: Duration,
+    /// How often the server is asked about consumers from which messages are awaited and none come. One that does not deliver, or
+    /// whose last delivery was lost, is replaced after the second such answer. `None`: a sixth of `ack_wait`, at least 1 s.
+    pub inspect_interval: Option<Duration>,
     /// How a failed message is tried again.
     pub retry: RetryPolicy,
     /// How long one attempt may take before it is cancelled and counts as failed. `None`: as long as it likes.
@@ -189,6 +192,7 @@ impl Default for Settings {
             max_parked: number(10_000),
             max_ranges: number(2_000),
             ack_wait: Duration::from_secs(30),
+            inspect_interval: None,
             retry: RetryPolicy::default(),
             handler_timeout: None,
             dead_letters: None,
@@ -241,6 +245,12 @@ impl Settings {
     /// How many messages of a key that waits stay in memory.
     pub(crate) fn lane_depth(&self) -> NonZeroUsize {
         self.lane_depth.min(number(self.max_held_per_partition.get() / 2))
+    }
+
+    /// How often the server is asked about consumers that are silent.
+    pub fn inspect_interval(&self) -> Duration {
+        self.inspect_interval
+            .unwrap_or((self.ack_wait / 6).max(Duration::from_secs(1)))
     }
 
     /// How long the engine waits before it tries a failed step again.
@@ -296,6 +306,7 @@ impl Settings {
         positive(self.discovery_interval, "discovery_interval")?;
         positive(self.checkpoint_interval, "checkpoint_interval")?;
         positive(self.request_timeout, "request_timeout")?;
+        positive(self.inspect_interval(), "inspect_interval")?;
         positive(self.retry.initial, "retry.initial")?;
         check(
             self.retry.max >= self.retry.initial,

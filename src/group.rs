@@ -253,6 +253,8 @@ impl Group {
             max_ranges: settings.max_ranges,
             several_filters: self.strategy.needs_discovery(),
             ack_wait: settings.ack_wait,
+            inspect_interval: Some(settings.inspect_interval()),
+            ack_check_interval: settings.reconcile_interval,
             retry: lanes::Retry {
                 initial: settings.retry.initial,
                 max: settings.retry.max,

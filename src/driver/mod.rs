@@ -30,7 +30,7 @@ use crate::config::{OnOverrun, Settings};
 use crate::engine::{Change, Command, Engine, Event, ReopenReason, Stop};
 use crate::handler::Message;
 use crate::ids::{Epoch, Partition};
-use crate::lanes::{Action, Delivered, Ended, Filter, Found, Lanes, ReadId, RunId};
+use crate::lanes::{Action, ConsumerView, Delivered, Ended, Filter, Found, Lanes, ReadId, Reopening, RunId};
 use crate::names::ConsumerName;
 use crate::nats::Nats;
 use crate::nats::consumers::ConsumerSettings;
@@ -63,6 +63,8 @@ pub(crate) enum Input {
     Opened(Box<Records>),
     /// From a pull loop.
     Pulled(Partition, Filter, Epoch, Pulled),
+    /// How far a consumer is; `None`: there is none.
+    Inspected(Partition, Filter, Epoch, Option<ConsumerView>),
     /// A handler has ended.
     Ended(RunId, Ended),
     /// A dead letter is stored, or could not be.
@@ -233,6 +235,13 @@ impl<H: BatchHandler> Driver<H> {
             Input::Event(event) => self.step(event),
             Input::Opened(records) => self.records = Some(*records),
             Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
+            Input::Inspected(partition, filter, epoch, Some(view)) => {
+                let now = self.clock.now();
+                self.parts.lanes.inspected(now, partition, &filter, epoch, view);
+            }
+            Input::Inspected(partition, filter, epoch, None) => {
+                self.reopen(partition, filter, epoch, ReopenReason::Missing);
+            }
             Input::Ended(run, ended) => {
                 self.runs.remove(&run);
                 let now = self.clock.now();
@@ -367,11 +376,21 @@ impl<H: BatchHandler> Driver<H> {
                 partition,
                 filter,
                 epoch,
-                gap,
+                reason,
             } => {
-                tracing::info!(%partition, %filter, %epoch, gap.expected, gap.found, "a delivery was lost");
-                self.reopen(partition, filter, epoch, ReopenReason::Gap);
+                tracing::info!(%partition, %filter, %epoch, ?reason, "the consumer is replaced");
+                let reason = match reason {
+                    Reopening::Gap(_) | Reopening::Swallowed { .. } => ReopenReason::Gap,
+                    Reopening::Stuck { .. } => ReopenReason::Stuck,
+                    Reopening::LostAcks { .. } => ReopenReason::LostAcks,
+                };
+                self.reopen(partition, filter, epoch, reason);
             }
+            Action::Inspect {
+                partition,
+                filter,
+                epoch,
+            } => self.inspect(partition, filter, epoch),
             Action::DeadLetter(letter) => self.store_dead_letter(letter),
             Action::Parked(parked) => tracing::error!(
                 partition = %parked.partition,
@@ -406,6 +425,21 @@ impl<H: BatchHandler> Driver<H> {
             }
             Action::Ended { partition, token } => self.step(Event::Ended { partition, token }),
         }
+    }
+
+    /// Asks how far a consumer is, once: the lanes ask again by themselves.
+    fn inspect(&mut self, partition: Partition, filter: Filter, epoch: Epoch) {
+        let name = ConsumerName::new(&self.parts.nats.group, partition, &filter, epoch);
+        let (nats, sender, permits) = (self.parts.nats.clone(), self.sender.clone(), self.requests.clone());
+        self.background.spawn(async move {
+            let _permit = permits.acquire().await.ok();
+            match nats.view_consumer(&name).await {
+                Ok(view) => {
+                    sender.send(Input::Inspected(partition, filter, epoch, view)).ok();
+                }
+                Err(fault) => tracing::debug!(%fault, %name, "a consumer could not be inspected"),
+            }
+        });
     }
 
     /// Reads a spilled message again, from the leader, for as long as it takes to know whether it is there.

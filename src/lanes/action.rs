@@ -169,7 +169,18 @@ pub enum Action<M> {
         /// The message's sequence.
         stream_sequence: u64,
     },
-    /// A delivery was lost: open the filter's next consumer at its floor, then call [`Lanes::reopen`](super::Lanes::reopen).
+    /// Ask the server how far a consumer is, then call [`Lanes::inspected`](super::Lanes::inspected). An answer that does not come is
+    /// not missed: it is asked for again.
+    Inspect {
+        /// The partition.
+        partition: Partition,
+        /// The filter.
+        filter: Filter,
+        /// The consumer.
+        epoch: Epoch,
+    },
+    /// The consumer cannot be gone on with: open the filter's next one at its floor, then call
+    /// [`Lanes::reopen`](super::Lanes::reopen).
     Reopen {
         /// The partition.
         partition: Partition,
@@ -178,7 +189,7 @@ pub enum Action<M> {
         /// The epoch that is over.
         epoch: Epoch,
         /// What shows it.
-        gap: Gap,
+        reason: Reopening,
     },
     /// Store a dead letter with a confirmed publish, then call [`Lanes::dead_lettered`](super::Lanes::dead_lettered).
     DeadLetter(DeadLetter<M>),
@@ -283,6 +294,45 @@ pub struct PullEnd {
     pub bytes: usize,
     /// Whether it ended because the next message is larger than those.
     pub too_large: bool,
+}
+
+/// How far the server says a consumer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConsumerView {
+    /// The consumer sequence of its last delivery.
+    pub delivered: u64,
+    /// How many messages of the stream it has still to deliver.
+    pub pending: u64,
+    /// How many it has delivered that are not acked.
+    pub ack_pending: u64,
+    /// The consumer sequence up to which everything is acked.
+    pub ack_floor: u64,
+}
+
+/// Why a filter needs another consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reopening {
+    /// A delivery before this one was lost.
+    Gap(Gap),
+    /// The last delivery was lost, or the last few.
+    Swallowed {
+        /// The consumer sequence that came last.
+        seen: u64,
+        /// The one that the server delivered last.
+        delivered: u64,
+    },
+    /// It has messages, was asked for them, and delivers none.
+    Stuck {
+        /// How many.
+        pending: u64,
+    },
+    /// Acks did not reach the server.
+    LostAcks {
+        /// The consumer sequence up to which everything was finished some time ago.
+        finished: u64,
+        /// The one up to which everything is acked.
+        ack_floor: u64,
+    },
 }
 
 /// A consumer sequence that is not the one after the last.

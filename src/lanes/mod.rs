@@ -22,6 +22,7 @@
 //! | `timers` | retries and in-progress acks that are due |
 //! | `room`, `pull` | what is held, and asking for more |
 //! | `spill` | keys that wait keep few messages in memory |
+//! | `watchdog` | what no delivery shows |
 //! | `status`, `settings`, `action` | what is shown, what is set, what is asked of the driver |
 
 mod action;
@@ -44,11 +45,13 @@ mod tenure;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use self::action::{
-    Action, Attempt, DeadLetter, Delivered, Ended, Found, Gap, Outcome, Parked, PullEnd, ReadId, Run, RunId,
+    Action, Attempt, ConsumerView, DeadLetter, Delivered, Ended, Found, Gap, Outcome, Parked, PullEnd, ReadId,
+    Reopening, Run, RunId,
 };
 pub use self::filter::Filter;
 pub use self::marks::{Mark, Marks, Range};
@@ -82,6 +85,10 @@ pub struct Lanes<M> {
     /// The partitions with lanes that may run, in turn.
     line: VecDeque<Partition>,
     timers: BTreeSet<(Time, Timer)>,
+    /// The time as of the last [`wake`](Self::wake).
+    now: Time,
+    /// When the watchdog looks next.
+    next_look: Option<Time>,
     /// Filters that may have room to pull.
     wanting: BTreeSet<FilterId>,
     /// The filter after which the next look for room begins.
@@ -126,6 +133,8 @@ impl<M: Clone> Lanes<M> {
             leftover: BTreeMap::new(),
             line: VecDeque::new(),
             timers: BTreeSet::new(),
+            now: Time::ZERO,
+            next_look: None,
             wanting: BTreeSet::new(),
             pulled_last: FilterId(0),
             load: Load::default(),

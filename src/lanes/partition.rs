@@ -9,6 +9,7 @@ use super::floor::Floor;
 use super::lane::LaneId;
 use super::marks::Marks;
 use super::room::{Amount, Load};
+use super::watchdog::Watched;
 use crate::ids::{Epoch, FencingToken, Partition};
 use crate::time::Time;
 
@@ -101,6 +102,7 @@ pub(super) struct FilterState<M> {
     pub(super) average_bytes: usize,
     /// The next message is known to be larger than this.
     pub(super) next_above: Option<usize>,
+    pub(super) watched: Watched,
 }
 
 /// One message that is unfinished.
@@ -111,6 +113,8 @@ pub(super) struct Entry<M> {
     /// Of the latest delivery.
     pub(super) reply: Arc<str>,
     pub(super) read_sequence: u64,
+    /// Of its first delivery by the current consumer; 0 before that.
+    pub(super) consumer_sequence: u64,
     pub(super) bytes: usize,
     /// When it was delivered first.
     pub(super) since: Time,
@@ -149,6 +153,7 @@ impl<M> FilterState<M> {
             spilled: 0,
             average_bytes: 0,
             next_above: None,
+            watched: Watched::new(),
         }
     }
 
@@ -158,6 +163,10 @@ impl<M> FilterState<M> {
         self.expected = 1;
         self.lost = false;
         self.next_above = None;
+        self.watched.reopen();
+        for entry in self.entries.values_mut() {
+            entry.consumer_sequence = 0;
+        }
     }
 
     /// What the progress record is to hold.

@@ -29,6 +29,10 @@ pub struct Settings {
     pub several_filters: bool,
     /// The `ack_wait` of the consumers. A message held longer than half of it is kept by an in-progress ack.
     pub ack_wait: Duration,
+    /// How often the server is asked about consumers from which messages are awaited and none come. `None`: never about any.
+    pub inspect_interval: Option<Duration>,
+    /// How often the server is asked whether acks have reached it. Looked at every `inspect_interval`.
+    pub ack_check_interval: Duration,
     /// How a failed message is tried again.
     pub retry: Retry,
     /// How many messages one run takes, and which.

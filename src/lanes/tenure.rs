@@ -43,6 +43,7 @@ impl<M: Clone> Lanes<M> {
         self.filters
             .insert(id, FilterState::new(partition, filter, epoch, marks));
         self.wanting.insert(id);
+        self.start_watching();
     }
 
     /// The next consumer of a filter was opened in the same tenure, at the filter's floor or below. What is held, running and

@@ -13,6 +13,8 @@ pub(super) enum Timer {
     Lane(LaneId),
     /// A held message needs an in-progress ack.
     Keep(FilterId, u64),
+    /// The watchdog looks at all filters.
+    Look,
 }
 
 impl<M: Clone> Lanes<M> {
@@ -23,6 +25,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Time has come to `now`: does all that is due.
     pub fn wake(&mut self, now: Time) {
+        self.now = now;
         while let Some(&(at, timer)) = self.timers.first()
             && at <= now
         {
@@ -30,6 +33,7 @@ impl<M: Clone> Lanes<M> {
             match timer {
                 Timer::Lane(lane) => self.waited(lane),
                 Timer::Keep(filter, sequence) => self.keep(now, filter, sequence),
+                Timer::Look => self.look_around(now),
             }
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::ids::{Epoch, FencingToken, Partition};
 use crate::lanes::{
-    Action, Attempt, BatchSettings, Delivered, Ended, Filter, Found, Gap, Lanes, Marks, Outcome, ReadId, Retry, Run,
-    RunId, Settings,
+    Action, Attempt, BatchSettings, Delivered, Ended, Filter, Found, Gap, Lanes, Marks, Outcome, ReadId, Reopening,
+    Retry, Run, RunId, Settings,
 };
 use crate::time::Time;
 
@@ -26,6 +26,8 @@ pub(super) fn settings() -> Settings {
         max_ranges: number(1000),
         several_filters: false,
         ack_wait: Duration::from_secs(30),
+        inspect_interval: None,
+        ack_check_interval: Duration::from_secs(20),
         retry: Retry {
             initial: Duration::from_millis(100),
             max: Duration::from_secs(1),
@@ -259,10 +261,24 @@ impl Bench {
     }
 
     pub(super) fn gaps(&mut self) -> Vec<Gap> {
+        let reason = |reason| match reason {
+            Reopening::Gap(gap) => gap,
+            other => panic!("{other:?}"),
+        };
+        self.reopenings().into_iter().map(reason).collect()
+    }
+
+    pub(super) fn reopenings(&mut self) -> Vec<Reopening> {
         self.take(|action| match action {
-            Action::Reopen { gap, .. } => Some(*gap),
+            Action::Reopen { reason, .. } => Some(*reason),
             _ => None,
         })
+    }
+
+    /// How often the server was asked about the consumer.
+    pub(super) fn inspections(&mut self) -> usize {
+        let inspections = self.take(|action| matches!(action, Action::Inspect { .. }).then_some(()));
+        inspections.len()
     }
 
     pub(super) fn cancelled(&mut self) -> Vec<RunId> {

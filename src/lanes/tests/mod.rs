@@ -11,5 +11,6 @@ mod retry;
 mod room;
 mod spill;
 mod tenure;
+mod watchdog;
 mod world;
 mod younger;

@@ -32,6 +32,7 @@ fn work() -> impl Strategy<Value = Step> {
         1 => (any::<u8>(), any::<bool>()).prop_map(|(which, stored)| Step::Letter { which, stored }),
         3 => any::<u8>().prop_map(|which| Step::Read { which }),
         1 => (0..20_000u16).prop_map(|millis| Step::Tick { millis }),
+        1 => any::<u8>().prop_map(|member| Step::Inspect { member }),
         1 => any::<u8>().prop_map(|partition| Step::Checkpoint { partition }),
     ]
 }
@@ -62,6 +63,8 @@ fn network() -> impl Strategy<Value = Step> {
         1 => any::<u8>().prop_map(|member| Step::Reconnect { member }),
         1 => any::<u8>().prop_map(|place| Step::Reopen { place }),
         4 => any::<u8>().prop_map(|which| Step::Purge { which }),
+        1 => any::<u8>().prop_map(|place| Step::Stick { place }),
+        1 => any::<bool>().prop_map(|lost| Step::LoseAcks { lost }),
     ]
 }
 
@@ -211,5 +214,5 @@ fn the_histories_reach_everything_there_is() {
         }
     }
     let rare: Vec<_> = asked.iter().filter(|(_, times)| **times < 5).collect();
-    assert!(asked.len() == 15 && rare.is_empty(), "{asked:?}");
+    assert!(asked.len() == 19 && rare.is_empty(), "{asked:?}");
 }

@@ -2,7 +2,7 @@
 
 use super::super::check::Event;
 use super::{LARGE, World, places};
-use crate::lanes::Action;
+use crate::lanes::{Action, Reopening};
 
 impl World {
     /// Does what the driver does, until no member asks for anything.
@@ -89,6 +89,11 @@ impl World {
                     self.take_over(partition, to, false);
                 }
             }
+            Action::Inspect {
+                partition,
+                filter,
+                epoch,
+            } => self.members[member].inspections.push_back(((partition, filter), epoch)),
             Action::Read { read, sequence, .. } => {
                 self.members[member].reads.insert(read, sequence);
             }
@@ -142,7 +147,13 @@ fn kind(action: &Action<u64>) -> &'static str {
         Action::InProgress { .. } => "in progress",
         Action::Pull { bytes: None, .. } => "pull alone",
         Action::Pull { .. } => "pull",
-        Action::Reopen { .. } => "reopen",
+        Action::Inspect { .. } => "inspect",
+        Action::Reopen { reason, .. } => match reason {
+            Reopening::Gap(_) => "gap",
+            Reopening::Swallowed { .. } => "swallowed",
+            Reopening::Stuck { .. } => "stuck",
+            Reopening::LostAcks { .. } => "lost acks",
+        },
         Action::DeadLetter(_) => "dead letter",
         Action::Parked(_) => "parked",
         Action::Read { .. } => "read",

@@ -59,6 +59,18 @@ pub(in crate::lanes::tests) enum Step {
     Purge {
         which: u8,
     },
+    /// A consumer delivers nothing any more.
+    Stick {
+        place: u8,
+    },
+    /// Acks do not reach the server, or do again.
+    LoseAcks {
+        lost: bool,
+    },
+    /// The server answers how far a consumer is.
+    Inspect {
+        member: u8,
+    },
     Tick {
         millis: u16,
     },
