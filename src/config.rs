@@ -32,6 +32,22 @@ pub enum OnOverrun {
     Abort,
 }
 
+/// How finished messages are acked.
+///
+/// Neither is what keeps a message from being handled twice: that is the progress record. A lost ack leaves its message in a
+/// stream that forgets by acks, until it is delivered again, which is after `ack_wait` or when the member's watchdog notices; then
+/// it is acked and not handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Acks {
+    /// Sent once. They cost least.
+    #[default]
+    Plain,
+    /// Sent as a request, and a few times more with pauses until the server confirms it. For streams in which finished messages
+    /// should not stay a moment longer than they must, over connections that lose things. A confirmation says that *somebody*
+    /// has answered: it is no fence.
+    Confirmed,
+}
+
 /// How a failed message is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
@@ -134,6 +150,8 @@ pub struct Settings {
     /// The `ack_wait` of the consumers. A message that is held longer is kept by in-progress acks, so this only says how fast
     /// the server offers a message again whose delivery was lost. At least 1 s.
     pub ack_wait: Duration,
+    /// Whether acks are confirmed. Whether they have reached the server is also looked at every `reconcile_interval`.
+    pub acks: Acks,
     /// How often the server is asked about consumers from which messages are awaited and none come. One that does not deliver, or
     /// whose last delivery was lost, is replaced after the second such answer. `None`: a sixth of `ack_wait`, at least 1 s.
     pub inspect_interval: Option<Duration>,
@@ -192,6 +210,7 @@ impl Default for Settings {
             max_parked: number(10_000),
             max_ranges: number(2_000),
             ack_wait: Duration::from_secs(30),
+            acks: Acks::Plain,
             inspect_interval: None,
             retry: RetryPolicy::default(),
             handler_timeout: None,

@@ -34,7 +34,7 @@ pub mod testing;
 pub mod time;
 
 pub use batch::{Batch, BatchFailure, BatchHandler};
-pub use config::{DeadLetterSettings, OnOverrun, RetryPolicy, Settings, SettingsError, StartFrom};
+pub use config::{Acks, DeadLetterSettings, OnOverrun, RetryPolicy, Settings, SettingsError, StartFrom};
 pub use dead_letters::{DeadLetter, DeadLetters};
 pub use driver::Status;
 pub use engine::{Activity, Change, FenceReason, MemberPhase};

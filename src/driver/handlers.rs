@@ -1,13 +1,11 @@
-//! Running handlers and answering the server for them.
+//! Running handlers, and storing what they give up.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::{Batch, BatchHandler};
@@ -33,29 +31,6 @@ impl Lease {
 
     fn is_over(&self, now: Time) -> bool {
         now.as_nanos() >= self.end.load(Ordering::Acquire)
-    }
-}
-
-/// What the server is told about a delivery. All of these are plain: an ack that is lost is mended by the next delivery.
-#[derive(Debug)]
-pub(super) enum Answer {
-    Ack(Arc<str>),
-    Terminate(Arc<str>),
-    InProgress(Arc<str>),
-}
-
-/// Sends answers until there are no more. Waiting for a full connection here keeps nobody else waiting; their number is
-/// bounded by the messages held.
-pub(super) async fn send_answers(client: async_nats::Client, mut answers: mpsc::UnboundedReceiver<Answer>) {
-    while let Some(answer) = answers.recv().await {
-        let (reply, payload) = match answer {
-            Answer::Ack(reply) => (reply, Bytes::from_static(b"+ACK")),
-            Answer::Terminate(reply) => (reply, Bytes::from_static(b"+TERM")),
-            Answer::InProgress(reply) => (reply, Bytes::from_static(b"+WPI")),
-        };
-        if let Err(error) = client.publish(reply.to_string(), payload).await {
-            tracing::debug!(%error, %reply, "an ack could not be sent");
-        }
     }
 }
 

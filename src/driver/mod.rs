@@ -10,6 +10,7 @@
 //!
 //! Nothing is decided here. The loop itself never waits for the server or for a handler: both run in tasks of their own.
 
+mod answers;
 mod commands;
 mod handlers;
 mod status;
@@ -26,7 +27,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::batch::BatchHandler;
 use crate::clock::Clock;
-use crate::config::{OnOverrun, Settings};
+use crate::config::{Acks, OnOverrun, Settings};
 use crate::engine::{Change, Command, Engine, Event, ReopenReason, Stop};
 use crate::handler::Message;
 use crate::ids::{Epoch, Partition};
@@ -41,6 +42,7 @@ use crate::nats::records::Records;
 pub(crate) use status::Listener;
 pub use status::Status;
 
+use answers::{Answer, Confirm};
 use handlers::Lease;
 
 /// The loop looks up at least this often: a timer may sleep through a suspended machine, and a lost connection is only seen by
@@ -104,7 +106,7 @@ pub(crate) struct Driver<H> {
     records: Option<Records>,
     inputs: mpsc::UnboundedReceiver<Input>,
     sender: mpsc::UnboundedSender<Input>,
-    acks: mpsc::UnboundedSender<handlers::Answer>,
+    acks: mpsc::UnboundedSender<Answer>,
     answer_sender: JoinHandle<()>,
     pulls: BTreeMap<(Partition, Filter), PullLoop>,
     runs: HashMap<RunId, CancellationToken>,
@@ -124,9 +126,14 @@ pub(crate) struct Driver<H> {
 impl<H: BatchHandler> Driver<H> {
     pub(crate) fn new(parts: Parts<H>) -> Self {
         let (sender, inputs) = mpsc::unbounded_channel();
-        let (acks, answers) = mpsc::unbounded_channel();
+        let (acks, receiver) = mpsc::unbounded_channel();
         let background = JoinSet::new();
-        let answer_sender = tokio::spawn(handlers::send_answers(parts.nats.context.client(), answers));
+        let confirm = (parts.settings.acks == Acks::Confirmed).then_some(Confirm {
+            limit: parts.settings.request_timeout,
+            pause: parts.settings.retry_interval(),
+        });
+        let client = parts.nats.context.client();
+        let answer_sender = tokio::spawn(answers::send_answers(client, receiver, confirm));
         let now = tokio::time::Instant::now();
         let mut driver = Self {
             clock: Clock::new(),
@@ -357,9 +364,9 @@ impl<H: BatchHandler> Driver<H> {
                     cancel.cancel();
                 }
             }
-            Action::Ack { reply } => self.answer(handlers::Answer::Ack(reply)),
-            Action::Terminate { reply } => self.answer(handlers::Answer::Terminate(reply)),
-            Action::InProgress { reply } => self.answer(handlers::Answer::InProgress(reply)),
+            Action::Ack { reply } => self.answer(Answer::Ack(reply)),
+            Action::Terminate { reply } => self.answer(Answer::Terminate(reply)),
+            Action::InProgress { reply } => self.answer(Answer::InProgress(reply)),
             Action::Pull {
                 partition,
                 filter,
@@ -463,7 +470,7 @@ impl<H: BatchHandler> Driver<H> {
         });
     }
 
-    fn answer(&self, answer: handlers::Answer) {
+    fn answer(&self, answer: Answer) {
         // The receiver lives as long as the loop.
         self.acks.send(answer).ok();
     }

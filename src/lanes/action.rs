@@ -328,10 +328,8 @@ pub enum Reopening {
     },
     /// Acks did not reach the server.
     LostAcks {
-        /// The consumer sequence up to which everything was finished some time ago.
-        finished: u64,
-        /// The one up to which everything is acked.
-        ack_floor: u64,
+        /// How many acks it still awaits, those of unfinished messages included.
+        pending: u64,
     },
 }
 

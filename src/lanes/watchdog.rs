@@ -6,8 +6,9 @@
 //! - it has delivered more than has arrived, the same both times, and nothing came between: the last delivery was **swallowed**;
 //! - it has messages and has delivered nothing, while it was asked for some all the time: it is **stuck**. If its successor is too,
 //!   that one gets twice the time, so that a server which is only slow comes to deliver;
-//! - its ack floor is below what was finished at the time of the first answer: **acks were lost**. They would count against the
-//!   consumer's `max_ack_pending`, and keep messages in a stream that forgets by acks.
+//! - its ack floor is below what was finished at the time of the first answer, or nothing happened between and it awaits more acks than
+//!   there are unfinished messages: **acks were lost**. They would count against the consumer's `max_ack_pending`, and keep messages in
+//!   a stream that forgets by acks.
 //!
 //! In each case the filter is re-opened: what is finished is known, and is acked when it is delivered again.
 
@@ -46,6 +47,8 @@ struct Answer {
     seen: u64,
     /// All deliveries up to this one are finished here.
     finished: u64,
+    /// How many of its deliveries are unfinished.
+    unfinished: u64,
     asking: bool,
     view: ConsumerView,
 }
@@ -99,20 +102,25 @@ impl Watched {
         } else {
             self.stuck = 0;
         }
-        let lost_acks = view.ack_pending > 0 && view.ack_floor < before.finished;
+        let awaits_too_many = |answer: &Answer| answer.view.ack_pending > answer.unfinished;
+        let at_rest = idle && before.unfinished == answer.unfinished;
+        let lost_acks = (view.ack_pending > 0 && view.ack_floor < before.finished)
+            || (at_rest && awaits_too_many(&before) && awaits_too_many(&answer));
         lost_acks.then_some(Reopening::LostAcks {
-            finished: before.finished,
-            ack_floor: view.ack_floor,
+            pending: view.ack_pending,
         })
     }
 }
 
 impl<M> FilterState<M> {
-    /// Everything that the current consumer has delivered up to this one of its deliveries is finished.
-    fn finished_deliveries(&self) -> u64 {
-        let unfinished = self.entries.values().map(|entry| entry.consumer_sequence);
-        let first = unfinished.filter(|&sequence| sequence > 0).min();
-        first.unwrap_or(self.expected) - 1
+    /// Up to which of the current consumer's deliveries everything is finished, and how many are not.
+    fn deliveries(&self) -> (u64, u64) {
+        let all = self.entries.values().map(|entry| entry.consumer_sequence);
+        let unfinished = all.filter(|&sequence| sequence > 0);
+        let (first, count) = unfinished.fold((self.expected, 0), |(first, count), sequence| {
+            (first.min(sequence), count + 1)
+        });
+        (first - 1, count)
     }
 }
 
@@ -173,10 +181,12 @@ impl<M: Clone> Lanes<M> {
             // Two answers that came together, one of them late, are no two looks.
             return;
         }
+        let (finished, unfinished) = filter.deliveries();
         let answer = Answer {
             at: now,
             seen: filter.expected - 1,
-            finished: filter.finished_deliveries(),
+            finished,
+            unfinished,
             asking: filter.load.outstanding.messages > 0,
             view,
         };

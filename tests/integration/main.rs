@@ -14,6 +14,7 @@
 //! | `t40_crash` | members that are killed |
 //! | `t50_freeze` | members that are frozen, and what they can do when they wake |
 //! | `t60_consumers` | consumers that lose deliveries, vanish, or are contested |
+//! | `t65_acks` | acks that are lost, and confirmed ones |
 //! | `t70_bad_input` | what does not fit is refused before anything is created |
 //! | `t80_server` | a server that restarts, loses replies, or is out of reach |
 //! | `t90_mixed` | all of it at once, in an order that a seed decides |
@@ -33,6 +34,7 @@ mod t30_handover;
 mod t40_crash;
 mod t50_freeze;
 mod t60_consumers;
+mod t65_acks;
 mod t70_bad_input;
 mod t80_server;
 mod t90_mixed;

@@ -192,6 +192,28 @@ fn acks_that_were_lost_are_noticed_at_the_second_answer_and_mended_by_a_reopen()
 }
 
 #[test]
+fn lost_acks_above_a_message_that_takes_long_are_counted_when_nothing_happens() {
+    let mut bench = bench();
+    for (sequence, key) in [(1, "a"), (2, "b"), (3, "c")] {
+        bench.deliver(sequence, key);
+    }
+    bench.started();
+    bench.end(2, Outcome::Success);
+    let awaits = |ack_pending| ConsumerView {
+        delivered: 3,
+        pending: 0,
+        ack_pending,
+        ack_floor: 0,
+    };
+    look(&mut bench, awaits(3));
+    bench.end(3, Outcome::Success);
+    look(&mut bench, awaits(2));
+    assert_eq!(bench.reopenings(), [], "an ack may be on its way");
+    look(&mut bench, awaits(2));
+    assert_eq!(bench.reopenings(), [Reopening::LostAcks { pending: 2 }]);
+}
+
+#[test]
 fn what_is_unfinished_or_was_acked_a_moment_ago_is_no_lost_ack() {
     let mut bench = bench();
     bench.deliver(1, "a");
