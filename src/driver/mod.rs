@@ -14,7 +14,7 @@ mod commands;
 mod handlers;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -40,7 +40,7 @@ use crate::nats::records::Records;
 pub(crate) use status::Listener;
 pub use status::Status;
 
-use handlers::Lease;
+use handlers::{Lease, Runs};
 
 /// The loop looks up at least this often: a timer may sleep through a suspended machine, and a lost connection is only seen by
 /// looking.
@@ -104,7 +104,7 @@ pub(crate) struct Driver<H> {
     acks: mpsc::UnboundedSender<handlers::Answer>,
     answer_sender: JoinHandle<()>,
     pulls: BTreeMap<(Partition, Filter), PullLoop>,
-    runs: HashMap<RunId, CancellationToken>,
+    runs: Runs,
     /// The revision of a partition's marks that was last handed to the engine for saving.
     saved: BTreeMap<Partition, u64>,
     requests: Arc<Semaphore>,
@@ -134,7 +134,7 @@ impl<H: Handler> Driver<H> {
             acks,
             answer_sender,
             pulls: BTreeMap::new(),
-            runs: HashMap::new(),
+            runs: Runs::default(),
             saved: BTreeMap::new(),
             requests: Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT)),
             handler_tasks: TaskTracker::new(),
@@ -233,7 +233,7 @@ impl<H: Handler> Driver<H> {
             Input::Opened(records) => self.records = Some(*records),
             Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
             Input::Ended(run, outcome) => {
-                self.runs.remove(&run);
+                self.runs.0.remove(&run);
                 let now = self.clock.now();
                 self.parts.lanes.ended(now, run, outcome);
             }
@@ -343,7 +343,7 @@ impl<H: Handler> Driver<H> {
         match action {
             Action::Run(run) => self.run_handler(run),
             Action::Cancel { run } => {
-                if let Some(cancel) = self.runs.get(&run) {
+                if let Some(cancel) = self.runs.0.get(&run) {
                     cancel.cancel();
                 }
             }
@@ -500,7 +500,7 @@ impl<H: Handler> Driver<H> {
     }
 
     fn overrun(&self) {
-        let running = self.runs.len();
+        let running = self.runs.0.len();
         if running == 0 {
             // Partitions are still being closed, but no handler is left in them.
             return;

@@ -144,6 +144,10 @@ impl Presence {
     }
 
     fn prepare(&mut self, cx: &mut Context) {
+        if self.leave_requested {
+            // Asked for while an answer was awaited that has failed: there is nothing to hand over.
+            return self.stop(cx, Stop::Left);
+        }
         self.phase = Phase::Asking;
         cx.ask(Purpose::Presence(PresenceAsk::Prepare), Command::Prepare);
     }

@@ -16,6 +16,7 @@
 //! | `t70_bad_input` | what does not fit is refused before anything is created |
 //! | `t80_server` | a server that restarts, loses replies, or is out of reach |
 //! | `t90_mixed` | all of it at once, in an order that a seed decides |
+//! | `t90_regressions` | faults that were found by trying to break members |
 
 #![allow(
     clippy::unwrap_used,
@@ -34,3 +35,4 @@ mod t60_consumers;
 mod t70_bad_input;
 mod t80_server;
 mod t90_mixed;
+mod t90_regressions;
