@@ -211,6 +211,7 @@ impl Group {
             lane_depth: settings.lane_depth(),
             max_parked: settings.max_parked,
             max_ranges: settings.max_ranges,
+            idle_pull: IDLE_PULL,
             several_filters: self.strategy.needs_discovery(),
             ack_wait: settings.ack_wait,
             retry: lanes::Retry {
@@ -232,6 +233,9 @@ impl Group {
         }
     }
 }
+
+/// How many messages a filter asks for while none comes.
+const IDLE_PULL: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN.saturating_add(7);
 
 /// The error that tells why a member ended.
 pub(crate) fn stop_error(member: &MemberId, stop: Stop) -> Error {
