@@ -108,16 +108,17 @@ impl Nats {
         let Some(message) = self.bounded(what, read).await? else {
             return Ok(Found::Gone);
         };
-        let Some(resolved) = self.strategy.resolve(&message.subject) else {
-            // Another stream's message under the same sequence.
-            return Ok(Found::Gone);
-        };
+        // One of another stream that bears the same sequence is told by its time.
+        let resolved = self.strategy.resolve(&message.subject);
+        let stray = resolved.is_none();
+        let subject = resolved.map_or_else(|| message.subject.to_string(), |resolved| resolved.subject);
         Ok(Found::Message {
             time: unix_nanos(message.time),
             message: Arc::new(Message {
-                subject: resolved.subject.into(),
+                subject: subject.into(),
                 payload: message.payload,
                 headers: message.headers,
+                stray,
             }),
         })
     }
