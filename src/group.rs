@@ -114,7 +114,7 @@ impl Group {
         let nats = self.nats(client);
         let what = || format!("provisioning the stream {}", self.stream);
         nats.bounded(what, async {
-            nats.provision_stream(template).await?;
+            nats.provision_stream(template, self.settings.start).await?;
             nats.check_stream(self.settings.start).await.map(drop)
         })
         .await
@@ -223,13 +223,9 @@ impl Group {
     }
 
     fn consumer_settings(&self, ready: &Ready) -> ConsumerSettings {
-        // Twice what is held: messages whose ack is on its way still count as pending at the server.
-        let held = self.settings.max_held_per_partition.get().saturating_mul(2);
-        let held = held.saturating_add(self.settings.max_parked.get());
         ConsumerSettings {
             retention: ready.retention,
             ack_wait: self.settings.ack_wait,
-            max_ack_pending: i64::try_from(held.max(1000)).unwrap_or(i64::MAX),
         }
     }
 }

@@ -89,6 +89,10 @@ impl<H: Handler> Driver<H> {
             };
             ending.outcome = Some(if cancel.is_cancelled() || lease.is_over(clock.now()) {
                 Outcome::Cancelled
+            } else if delivery.message.stray {
+                Outcome::Reject {
+                    error: Message::STRAY.to_owned(),
+                }
             } else {
                 handle(&*handler, delivery, &cancel, limits).await
             });

@@ -256,23 +256,27 @@ impl<H: Handler> Driver<H> {
     }
 
     fn deliver(&mut self, partition: Partition, filter: &Filter, epoch: Epoch, message: PulledMessage) {
-        let Some(resolved) = self.parts.nats.strategy.resolve(&message.subject) else {
-            // It belongs to no key, so nobody may handle it; it is left unacked and shows as lag.
-            tracing::error!(subject = message.subject, %filter, "a message with a subject that is not of this group's pattern");
-            return;
+        // One that belongs to no key is handled by nobody, but the lanes must know of it: to them it would be a lost delivery. Under a
+        // key of its own it is given up without holding any other.
+        let resolved = self.parts.nats.strategy.resolve(&message.subject);
+        let stray = resolved.is_none();
+        let (key, subject) = match resolved {
+            Some(resolved) => (resolved.key, resolved.subject),
+            None => (message.subject.clone(), message.subject),
         };
         let delivered = Delivered {
             stream_sequence: message.stream_sequence,
             read_sequence: message.stream_sequence,
             consumer_sequence: message.consumer_sequence,
             time: message.time,
-            key: resolved.key.into(),
+            key: key.into(),
             reply: message.reply.into(),
             bytes: message.bytes,
             message: Arc::new(Message {
-                subject: resolved.subject.into(),
+                subject: subject.into(),
                 payload: message.payload,
                 headers: message.headers,
+                stray,
             }),
         };
         let now = self.clock.now();

@@ -262,6 +262,7 @@ mod tests {
             subject: "orders.7".into(),
             payload: Bytes::from_static(b"payload"),
             headers,
+            stray: false,
         }
     }
 

@@ -156,3 +156,38 @@ async fn handlers_of_a_member_whose_loop_has_panicked_are_ended() {
     let error = member.leave().await.unwrap_err();
     assert!(error.to_string().contains("panic"), "{error}");
 }
+
+#[tokio::test]
+async fn a_message_that_belongs_to_no_key_holds_nobody_up() {
+    let mut world = World::start(Setup::new(Kind::Transformed, Limits)).await;
+    // The stream takes more than the group's pattern, and some of that looks as if it had been partitioned.
+    let mut stream = world.jetstream.get_stream(&world.setup.name).await.unwrap();
+    let mut config = stream.info().await.unwrap().config.clone();
+    config.subjects = vec![format!("{}.>", world.setup.name)];
+    world.jetstream.update_stream(config).await.unwrap();
+    world.join("a").await;
+    world.wait_settled(&["a"]).await;
+    let keys = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "k8"];
+    world.publish_round(&keys, 1).await;
+    for partition in 0..world.setup.partitions {
+        let stray = format!("{}.{partition}.no.key", world.setup.name);
+        world
+            .jetstream
+            .publish(stray, "stray".into())
+            .await
+            .unwrap()
+            .await
+            .unwrap();
+    }
+    world.publish_round(&keys, 3).await;
+    world.await_handled().await;
+    world.verdict().exactly_once();
+    assert!(!world.has_told("a", "Reopening"));
+    // It is reported, and still there.
+    eventually("every stray message is parked", async || {
+        let status = world.status("a").lanes;
+        let parked: usize = status.partitions.iter().map(|partition| partition.parked.len()).sum();
+        if parked == 8 { Ok(()) } else { Err(parked) }
+    })
+    .await;
+}
