@@ -83,7 +83,7 @@ impl Group {
     }
 
     /// Has `listener` called for every [`Change`] of the members that join through this value, in order. It runs inside the
-    /// member's loop: it must be quick and must not block.
+    /// member's loop: it must be quick and must not block. A panic in it is logged.
     pub fn on_change(mut self, listener: impl Fn(&Change) + Send + Sync + 'static) -> Self {
         self.listener = Some(Listener::new(listener));
         self

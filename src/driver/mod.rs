@@ -14,7 +14,7 @@ mod commands;
 mod handlers;
 mod status;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -40,7 +40,7 @@ use crate::nats::records::Records;
 pub(crate) use status::Listener;
 pub use status::Status;
 
-use handlers::Lease;
+use handlers::{Lease, Runs};
 
 /// The loop looks up at least this often: a timer may sleep through a suspended machine, and a lost connection is only seen by
 /// looking.
@@ -49,8 +49,9 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 /// How many inputs are taken before the next look at timers.
 const INPUTS_AT_ONCE: usize = 256;
 
-/// How many requests of the engine may be under way; heartbeats do not count.
-const REQUESTS_IN_FLIGHT: usize = 64;
+/// How many requests of the engine may be under way; heartbeats do not count. The server answers one after the other, so more
+/// would only make heartbeats wait behind them.
+const REQUESTS_IN_FLIGHT: usize = 16;
 
 /// What comes back to the loop.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ pub(crate) struct Driver<H> {
     acks: mpsc::UnboundedSender<handlers::Answer>,
     answer_sender: JoinHandle<()>,
     pulls: BTreeMap<(Partition, Filter), PullLoop>,
-    runs: HashMap<RunId, CancellationToken>,
+    runs: Runs,
     /// The revision of a partition's marks that was last handed to the engine for saving.
     saved: BTreeMap<Partition, u64>,
     requests: Arc<Semaphore>,
@@ -133,7 +134,7 @@ impl<H: Handler> Driver<H> {
             acks,
             answer_sender,
             pulls: BTreeMap::new(),
-            runs: HashMap::new(),
+            runs: Runs::default(),
             saved: BTreeMap::new(),
             requests: Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT)),
             handler_tasks: TaskTracker::new(),
@@ -232,7 +233,7 @@ impl<H: Handler> Driver<H> {
             Input::Opened(records) => self.records = Some(*records),
             Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
             Input::Ended(run, outcome) => {
-                self.runs.remove(&run);
+                self.runs.0.remove(&run);
                 let now = self.clock.now();
                 self.parts.lanes.ended(now, run, outcome);
             }
@@ -291,6 +292,17 @@ impl<H: Handler> Driver<H> {
         });
     }
 
+    /// Has the lanes forget what lies beyond the stream's end, and every filter that this touches re-opened.
+    fn truncate(&mut self, partition: Partition, last: u64) {
+        for (filter, marks) in self.parts.lanes.progress(partition) {
+            let pull = self.pulls.get(&(partition, filter.clone()));
+            if let (true, Some(epoch)) = (marks.highest() > last, pull.map(|pull| pull.epoch)) {
+                self.parts.lanes.truncate(partition, &filter, last);
+                self.reopen(partition, filter, epoch, ReopenReason::StreamShrunk);
+            }
+        }
+    }
+
     /// Hands the engine one event and carries out what it answers.
     fn step(&mut self, event: Event) {
         let now = self.clock.now();
@@ -331,7 +343,7 @@ impl<H: Handler> Driver<H> {
         match action {
             Action::Run(run) => self.run_handler(run),
             Action::Cancel { run } => {
-                if let Some(cancel) = self.runs.get(&run) {
+                if let Some(cancel) = self.runs.0.get(&run) {
                     cancel.cancel();
                 }
             }
@@ -456,7 +468,7 @@ impl<H: Handler> Driver<H> {
             return;
         }
         self.checkpoint_at = now + self.parts.settings.checkpoint_interval;
-        let partitions: Vec<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
+        let partitions: BTreeSet<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
         for partition in partitions {
             let changes = self.parts.lanes.changes(partition);
             if self.saved.insert(partition, changes) != Some(changes) {
@@ -488,7 +500,7 @@ impl<H: Handler> Driver<H> {
     }
 
     fn overrun(&self) {
-        let running = self.runs.len();
+        let running = self.runs.0.len();
         if running == 0 {
             // Partitions are still being closed, but no handler is left in them.
             return;
@@ -531,6 +543,7 @@ impl<H: Handler> Driver<H> {
                 self.start_pull(partition, filter.clone(), epoch);
                 self.parts.lanes.reopen(partition, &filter, epoch);
             }
+            Command::Truncate(partition, last) => self.truncate(partition, last),
             Command::Drain(partition) => self.parts.lanes.stop(partition),
             Command::CancelHandlers(partition) => self.parts.lanes.cancel(partition),
             Command::Close(partition, token) => {

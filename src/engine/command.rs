@@ -97,6 +97,9 @@ pub enum Command {
         /// The new epoch.
         epoch: Epoch,
     },
+    /// The stream ends at this sequence, below what a partition has finished: forget what lies beyond, and report every filter that
+    /// this touches by `Event::Reopen`.
+    Truncate(Partition, u64),
     /// Stop pulling and dispatching a partition; running handlers end. Answered by `Event::Drained`.
     Drain(Partition),
     /// Cancel the running handlers of a partition that is being drained.

@@ -48,6 +48,8 @@ pub struct Prepared {
     pub bucket_created: u64,
     /// The first stream sequence the group handles.
     pub start_sequence: u64,
+    /// The stream's creation time, in nanoseconds since the Unix epoch: its identity.
+    pub stream_created: u64,
 }
 
 /// All members and the assignment, read from the leader; the assignment last, so that it is no older than the members.
@@ -59,9 +61,20 @@ pub struct GroupView {
     pub assignment: Entry<AssignmentRecord>,
 }
 
-/// The group's consumers on the stream, and the filters worth a consumer.
+/// How far the stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamState {
+    /// Its creation time, in nanoseconds since the Unix epoch: its identity.
+    pub created: u64,
+    /// The sequence of its newest message.
+    pub last_sequence: u64,
+}
+
+/// The group's consumers on the stream, the filters worth a consumer, and how far the stream is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Survey {
+    /// The stream, asked for last.
+    pub stream: StreamState,
     /// The names of the group's consumers.
     pub consumers: Vec<ConsumerName>,
     /// For each partition the filters that have messages; for strategies with one fixed filter per partition, that one.
@@ -126,6 +139,8 @@ pub enum ReopenReason {
     Missing,
     /// The consumer has messages and does not deliver them.
     Stuck,
+    /// The stream has come back with less than is finished: its next messages bear sequences that were used before.
+    StreamShrunk,
 }
 
 /// One thing that happened.

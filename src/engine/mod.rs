@@ -36,7 +36,8 @@ use crate::time::Time;
 pub use command::{Command, ConsumerSpec, Ticket, WatchScope};
 pub use context::{EngineSettings, Retention};
 pub use event::{
-    CreateFault, Event, Fault, GroupView, Position, Prepared, ReopenReason, Reply, Seen, Survey, WriteFault,
+    CreateFault, Event, Fault, GroupView, Position, Prepared, ReopenReason, Reply, Seen, StreamState, Survey,
+    WriteFault,
 };
 pub use status::{Change, FenceReason, MemberPhase, Refusal, Stop};
 
@@ -104,6 +105,7 @@ impl Engine {
             prepared: Prepared {
                 bucket_created: 0,
                 start_sequence: 1,
+                stream_created: 0,
             },
             quarantine_until: None,
             leave_by: None,
@@ -433,6 +435,12 @@ impl Engine {
         let Some(asked) = self.survey.answered(&mut self.cx) else {
             return;
         };
+        if let Ok(survey) = result
+            && survey.stream.created != self.prepared.stream_created
+        {
+            let turn = self.presence.fence(&mut self.cx, FenceReason::StreamReplaced);
+            return self.take_turn(Some(turn));
+        }
         for partition in &asked.partitions {
             self.with_slot(*partition, |slot, cx, around| slot.on_survey(cx, around, result));
         }
@@ -529,6 +537,7 @@ impl Engine {
             self.reconcile_at = now + self.cx.settings.reconcile_interval;
             self.cx.ask(Purpose::ReadClaims, Command::ReadClaims);
             self.cx.ask(Purpose::Refresh, Command::ReadGroup);
+            self.each_slot(|slot, _, _| slot.note_before_survey());
             self.survey.request_routine(&mut self.cx);
         }
     }

@@ -144,6 +144,10 @@ impl Presence {
     }
 
     fn prepare(&mut self, cx: &mut Context) {
+        if self.leave_requested {
+            // Asked for while an answer was awaited that has failed: there is nothing to hand over.
+            return self.stop(cx, Stop::Left);
+        }
         self.phase = Phase::Asking;
         cx.ask(Purpose::Presence(PresenceAsk::Prepare), Command::Prepare);
     }
@@ -444,7 +448,7 @@ impl Presence {
         }
     }
 
-    fn fence(&mut self, cx: &mut Context, reason: FenceReason) -> Turn {
+    pub(super) fn fence(&mut self, cx: &mut Context, reason: FenceReason) -> Turn {
         self.record.survived = Some(self.record.incarnation.clone());
         let overrun_at = self.confirmed_sent + cx.settings.session_timeout;
         self.phase = Phase::Fenced {

@@ -37,6 +37,8 @@ pub enum FenceReason {
     LeaseExpired,
     /// An observer declared the member dead.
     DeclaredDead,
+    /// The stream was deleted and created anew. The member ends when it finds at its rejoin that the group is another stream's.
+    StreamReplaced,
     /// The member's record is gone or bears somebody else's incarnation.
     Replaced,
 }

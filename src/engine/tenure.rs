@@ -65,6 +65,8 @@ pub(super) struct Tenure {
     pub(super) open: bool,
     pub(super) confirming: bool,
     told_serving: bool,
+    /// The highest sequence that was known to be finished before the last routine listing was asked for.
+    finished_before_survey: u64,
     retry_at: Option<Time>,
 }
 
@@ -86,6 +88,7 @@ impl Tenure {
             open: false,
             confirming: false,
             told_serving: false,
+            finished_before_survey: 0,
             retry_at: None,
         }
     }
@@ -288,8 +291,10 @@ impl PartitionSlot {
         let filters = survey.filters.get(&partition).into_iter().flatten();
         tenure.marks = filters
             .map(|filter| {
-                let marks = known.remove(filter);
-                (filter.clone(), marks.unwrap_or_else(|| start_marks(start)))
+                let mut marks = known.remove(filter).unwrap_or_else(|| start_marks(start));
+                // What is finished above the stream's end was finished in a stream that has lost it since.
+                marks.truncate(survey.stream.last_sequence.max(start.saturating_sub(1)));
+                (filter.clone(), marks)
             })
             .collect();
         tenure.step = Step::Closing;
@@ -373,6 +378,29 @@ impl PartitionSlot {
         self.pump_filters(cx);
     }
 
+    /// A routine listing is about to be asked for: what it says of the stream is compared with what was known before.
+    pub(super) fn note_before_survey(&mut self) {
+        let Some(tenure) = self.tenure() else { return };
+        tenure.finished_before_survey = tenure.marks.values().map(Marks::highest).max().unwrap_or(0);
+    }
+
+    /// The stream has come back with less than was known to be finished: the lanes must forget what is beyond its end, or they
+    /// would take its next messages for finished ones.
+    fn forget_beyond(&mut self, cx: &mut Context, last: u64) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        if tenure.finished_before_survey <= last {
+            return;
+        }
+        let beyond = |marks: &&mut Marks| marks.highest() > last;
+        tenure
+            .marks
+            .values_mut()
+            .filter(beyond)
+            .for_each(|marks| marks.truncate(last));
+        cx.tell(Command::Truncate(partition, last));
+    }
+
     /// The periodic listing, asked for at `asked_at`: consumers that should not be there, or that should and are not.
     pub(super) fn reconcile(&mut self, cx: &mut Context, survey: &Survey, asked_at: Time) {
         let partition = self.partition;
@@ -380,6 +408,8 @@ impl PartitionSlot {
         if tenure.step != Step::Serving {
             return;
         }
+        self.forget_beyond(cx, survey.stream.last_sequence);
+        let Some(tenure) = self.tenure() else { return };
         let listed = || survey.consumers.iter().filter(|name| name.partition == partition);
         let token = tenure.token;
         let outdone = listed().any(|name| name.epoch.token > token);

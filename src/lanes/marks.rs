@@ -74,6 +74,11 @@ impl Marks {
         self.normalize();
     }
 
+    /// The highest sequence that is known to be finished.
+    pub fn highest(&self) -> u64 {
+        self.ranges.last().map_or(self.floor.sequence, |range| range.high)
+    }
+
     /// Forgets everything above `last`, for a stream that has become younger than the marks.
     pub fn truncate(&mut self, last: u64) {
         self.floor.sequence = self.floor.sequence.min(last);

@@ -106,6 +106,11 @@ impl Nats {
             max_deliver: -1,
             max_ack_pending: settings.max_ack_pending,
             replay_policy: ReplayPolicy::Instant,
+            // The truth is in the progress record, or still in a work-queue stream; file state would only cost writes. An interest
+            // stream forgets its messages with its consumers, so there they must outlive the server.
+            memory_storage: settings.retention != Retention::Interest,
+            // 0: as the stream, which the server demands of every other retention.
+            num_replicas: usize::from(settings.retention == Retention::Limits),
             metadata: HashMap::from(metadata.map(|(key, value)| (key.to_owned(), value))),
             ..Config::default()
         }

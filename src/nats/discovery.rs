@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::TryStreamExt;
 
-use crate::engine::{Fault, Survey};
+use crate::engine::{Fault, StreamState, Survey};
 use crate::ids::Partition;
 use crate::lanes::Filter;
 
-use super::Nats;
 use super::bucket::chain;
+use super::{Nats, unix_nanos};
 
 /// By partition, the filters worth a consumer.
 pub(crate) type Filters = BTreeMap<Partition, Vec<Filter>>;
@@ -30,7 +30,16 @@ impl Nats {
         } else {
             self.fixed_filters()
         };
-        Ok(Survey { consumers, filters })
+        let info = self.stream_handle().await.map_err(|error| Fault(error.to_string()))?;
+        let info = info.get_info().await.map_err(|error| Fault(chain(&error)))?;
+        Ok(Survey {
+            stream: StreamState {
+                created: unix_nanos(info.created),
+                last_sequence: info.state.last_sequence,
+            },
+            consumers,
+            filters,
+        })
     }
 
     fn fixed_filters(&self) -> Filters {

@@ -50,6 +50,7 @@ impl Nats {
             prepared: Prepared {
                 bucket_created: bucket.created().await?,
                 start_sequence: config.start_sequence,
+                stream_created: facts.created,
             },
             bucket,
             retention: facts.retention,

@@ -8,13 +8,15 @@
 //! |---|---|
 //! | `t10_join` | entering a group, sharing the partitions, duplicates of an id |
 //! | `t20_delivery` | what a handler is given, order, retry |
+//! | `t25_dead_letters` | messages that are given up |
 //! | `t30_handover` | graceful moves: join under load, leave |
 //! | `t40_crash` | members that are killed |
 //! | `t50_freeze` | members that are frozen, and what they can do when they wake |
 //! | `t60_consumers` | consumers that lose deliveries, vanish, or are contested |
 //! | `t70_bad_input` | what does not fit is refused before anything is created |
 //! | `t80_server` | a server that restarts, loses replies, or is out of reach |
-//! | `t90_regressions` | faults that were found and must not come back |
+//! | `t90_mixed` | all of it at once, in an order that a seed decides |
+//! | `t90_regressions` | faults that were found by trying to break members |
 
 #![allow(
     clippy::unwrap_used,
@@ -25,9 +27,12 @@
 mod support;
 mod t10_join;
 mod t20_delivery;
+mod t25_dead_letters;
 mod t30_handover;
 mod t40_crash;
 mod t50_freeze;
 mod t60_consumers;
 mod t70_bad_input;
 mod t80_server;
+mod t90_mixed;
+mod t90_regressions;

@@ -41,18 +41,8 @@ async fn joins_and_leaves(kind: Kind, retention: RetentionPolicy) {
     world.verdict().exactly_once();
     assert_eq!(world.starts_by_member().len(), 3);
     if retention != Limits {
-        all_acked(&world).await;
+        world.all_acked().await;
     }
-}
-
-/// Waits until the stream has forgotten everything, because everything is acked.
-async fn all_acked(world: &World) {
-    eventually("every message is acked", async || {
-        let mut stream = world.jetstream.get_stream(&world.setup.name).await.unwrap();
-        let left = stream.info().await.unwrap().state.messages;
-        if left == 0 { Ok(()) } else { Err(left) }
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -291,7 +281,7 @@ async fn s32_what_is_unfinished_on_an_interest_stream_survives_every_swap() {
     gate.open();
     world.await_handled().await;
     world.verdict().exactly_once();
-    all_acked(&world).await;
+    world.all_acked().await;
 }
 
 #[tokio::test]

@@ -39,8 +39,16 @@ async fn s17_a_member_that_wakes_late_starts_nothing_before_it_has_rejoined() {
         world.publish_round(&KEYS, 5).await;
         let held = world.published()[0].sequence;
         world.await_started("a", held).await;
+        eventually("a handles everything but the held key", async || {
+            let mut missing = world.journal.missing(&world.published());
+            missing.retain(|message| message.key != "k0");
+            if missing.is_empty() { Ok(()) } else { Err(missing) }
+        })
+        .await;
         world.process("a").freeze();
         let frozen_at = world.journal.lines().len();
+        // These are on their way to `a`, whose requests still wait for them.
+        world.publish_round(&KEYS, 5).await;
         world.join("b").await;
         world.wait_settled(&["b"]).await;
         world.publish_round(&KEYS, 5).await;
@@ -51,7 +59,7 @@ async fn s17_a_member_that_wakes_late_starts_nothing_before_it_has_rejoined() {
         world.wait_settled(&["a", "b"]).await;
         world.publish_round(&KEYS, 5).await;
         world.await_handled().await;
-        world.verdict().at_least_once_with_overrun("a");
+        world.verdict().at_least_once_with_overrun(&["a"]);
         let of_a = world
             .journal
             .lines()
@@ -111,7 +119,7 @@ async fn s18_a_late_ack_does_not_finish_the_work_of_the_next_owner() {
         world.wait_settled(&["a"]).await;
         world.publish("x").await;
         world.await_handled().await;
-        world.verdict().at_least_once_with_overrun("a");
+        world.verdict().at_least_once_with_overrun(&["a"]);
     }
 }
 
@@ -169,27 +177,14 @@ async fn members_that_freeze_in_turns_lose_nothing() {
     world.join("c").await;
     world.wait_settled(&["a", "b", "c"]).await;
     let publisher = world.keep_publishing(&KEYS);
-    let mut told = 0;
     for (frozen, awake) in [("a", &["b", "c"]), ("b", &["a", "c"])] {
         world.process(frozen).freeze();
         world.wait_settled(awake).await;
         world.process(frozen).thaw();
-        told = world.await_change(frozen, "Fenced", 0).await.max(told);
+        world.await_change(frozen, "Fenced", 0).await;
         world.wait_settled(&["a", "b", "c"]).await;
     }
     publisher.stop().await;
     world.await_handled().await;
-    // At most one of them runs on beside its successors at a time.
-    let verdict = world.verdict();
-    let faults = verdict.faults.iter().filter(|fault| {
-        use crate::support::check::Fault::{Repeated, SameKey, TwoOwners};
-        let frozen = |id: &str| id == "a" || id == "b";
-        match fault {
-            Repeated { .. } => false,
-            SameKey { first, second } | TwoOwners { first, second } => !frozen(&first.0.id) && !frozen(&second.0.id),
-            _ => true,
-        }
-    });
-    assert_eq!(faults.count(), 0, "{:#?}", verdict.faults);
-    assert!(told > 0);
+    world.verdict().at_least_once_with_overrun(&["a", "b"]);
 }

@@ -270,3 +270,19 @@ fn a_claim_of_a_former_life_is_taken_back_at_once() {
     rig.advance(seconds(1));
     assert_eq!(rig.serving_count(), 4);
 }
+
+#[test]
+fn a_leave_while_an_answer_is_awaited_that_fails_ends_the_member() {
+    let prepares = |command: &Command| matches!(command, Command::Prepare(_));
+    let mut rig = Rig::new();
+    rig.hold = Some(Box::new(prepares));
+    rig.step(Event::Start);
+    rig.run();
+    let prepare = rig.take(prepares);
+    rig.step(Event::Leave);
+    assert_eq!(stop(&rig), None);
+    rig.lose(&prepare);
+    rig.advance(seconds(1));
+    assert_eq!(stop(&rig), Some(Stop::Left));
+    assert_eq!(rig.count(enters), 0);
+}

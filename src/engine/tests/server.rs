@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::{
-    Command, CreateFault, GroupView, Position, Prepared, Reply, Retention, Seen, Survey, Ticket, WriteFault,
+    Command, CreateFault, GroupView, Position, Prepared, Reply, Retention, Seen, StreamState, Survey, Ticket,
+    WriteFault,
 };
 use crate::ids::{MemberId, Partition, Revision};
 use crate::lanes::Filter;
@@ -12,6 +13,9 @@ use crate::records::{AssignmentRecord, ClaimRecord, Entry, MemberRecord, Progres
 
 /// When the bucket was created: every token of a new bucket is above it.
 pub(super) const BUCKET_CREATED: u64 = 1_000_000;
+
+/// When the stream was created: its identity.
+pub(super) const STREAM_CREATED: u64 = 2_000_000;
 
 /// Keys of one kind.
 pub(super) type Table<K, T> = BTreeMap<K, Entry<T>>;
@@ -27,6 +31,8 @@ pub(super) struct Server {
     pub(super) consumers: BTreeMap<ConsumerName, Position>,
     pub(super) filters: BTreeMap<Partition, Vec<Filter>>,
     pub(super) start_sequence: u64,
+    /// The sequence of the stream's newest message.
+    pub(super) last_sequence: u64,
     pub(super) retention: Retention,
     /// Every name a consumer was ever created under.
     pub(super) names: BTreeSet<ConsumerName>,
@@ -68,6 +74,7 @@ impl Server {
             consumers: BTreeMap::new(),
             filters: (0..partitions).map(fixed).collect(),
             start_sequence: 1,
+            last_sequence: 1_000_000,
             retention,
             names: BTreeSet::new(),
             hints: Vec::new(),
@@ -136,6 +143,7 @@ impl Server {
             Command::Prepare(_) => Reply::Prepared(Ok(Prepared {
                 bucket_created: BUCKET_CREATED,
                 start_sequence: self.start_sequence,
+                stream_created: STREAM_CREATED,
             })),
             Command::ReadMember(_, id) => Reply::Member(Ok(self.member(&id))),
             Command::WriteMember(_, id, record, expected) => {
@@ -162,6 +170,10 @@ impl Server {
                 expected,
             )),
             Command::Survey(_) => Reply::Survey(Ok(Survey {
+                stream: StreamState {
+                    created: STREAM_CREATED,
+                    last_sequence: self.last_sequence,
+                },
                 consumers: self.consumers.keys().cloned().collect(),
                 filters: self.filters.clone(),
             })),
@@ -222,6 +234,7 @@ pub(super) fn ticket(command: &Command) -> Option<Ticket> {
         Command::Watch(_)
         | Command::Open { .. }
         | Command::Reopen { .. }
+        | Command::Truncate(..)
         | Command::Drain(_)
         | Command::CancelHandlers(_)
         | Command::Close(..)

@@ -17,6 +17,9 @@ use super::{DEADLINE, Setup};
 /// Holds the [`Spec`] of the member that this process is to be.
 const SPEC: &str = "JETRING_INTEGRATION_MEMBER";
 
+/// How many handlers of a process can be about to start at the same moment.
+pub(crate) const THREADS: usize = 2;
+
 /// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
@@ -86,7 +89,7 @@ fn member_process() {
     if let Ok(text) = env::var(SPEC) {
         let spec: Spec = serde_json::from_str(&text).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(THREADS)
             .enable_all()
             .build();
         runtime.unwrap().block_on(run(spec));

@@ -1,6 +1,6 @@
 //! A stream and a group, with what is published into it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use super::check::{Published, Verdict, check};
-use super::journal::{Journal, Life};
+use super::journal::{Journal, Life, What};
 use super::members::{Members, Work, succeed};
 use super::setup::Setup;
 use super::{Kind, eventually};
@@ -210,6 +210,25 @@ impl World {
     /// Judges everything so far.
     pub(crate) fn verdict(&self) -> Verdict {
         check(&self.published(), &self.journal.lines())
+    }
+
+    /// The same without messages that were given up on purpose.
+    pub(crate) fn verdict_without(&self, given_up: &BTreeSet<u64>) -> Verdict {
+        let mut published = self.published();
+        published.retain(|message| !given_up.contains(&message.sequence));
+        let mut lines = self.journal.lines();
+        lines.retain(|line| !matches!(&line.what, What::Started(start) if given_up.contains(&start.sequence)));
+        check(&published, &lines)
+    }
+
+    /// Waits until the stream has forgotten everything, because everything is acked.
+    pub(crate) async fn all_acked(&self) {
+        eventually("every message is acked", async || {
+            let mut stream = self.jetstream.get_stream(&self.setup.name).await.unwrap();
+            let left = stream.info().await.unwrap().state.messages;
+            if left == 0 { Ok(()) } else { Err(left) }
+        })
+        .await;
     }
 
     /// How many handlers have begun, by member.
