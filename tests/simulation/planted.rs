@@ -19,74 +19,71 @@ pub(crate) enum Plant {
     PlanUneven,
     /// Acks do not reach the server.
     AcksLost,
-    /// The server forgets to deliver some messages.
+    /// The last message is stored where no filter finds it.
     MessagesSkipped,
     /// A partition's consumer is never made.
     NeverOpened,
 }
 
-/// Whether the checks find the fault within a few seeds, and what they say.
-fn found(plant: Plant) -> String {
-    for seed in 0..40 {
+/// One of the first seeds must end with a violation that says one of these. What else a fault leads to is found as well.
+fn finds(plant: Plant, says: &[&str]) {
+    let mut found = Vec::new();
+    for seed in 0..30 {
         let options = Options {
             plant: Some(plant),
             ..Options::random(seed)
         };
         if let Err(violation) = World::new(seed, options).run() {
-            return violation;
+            if says.iter().any(|says| violation.contains(says)) {
+                return;
+            }
+            found.push(violation);
         }
     }
-    panic!("{plant:?} was not found");
-}
-
-fn finds(plant: Plant, says: &str) {
-    let violation = found(plant);
-    assert!(violation.contains(says), "{plant:?}: {violation}");
+    panic!("{plant:?} was not found: {found:?}");
 }
 
 #[test]
 fn a_member_that_ignores_its_lease_is_found() {
-    finds(Plant::LeaseIgnored, "two owners");
+    finds(Plant::LeaseIgnored, &["two owners"]);
 }
 
 #[test]
 fn progress_ahead_of_what_is_handled_is_found() {
-    finds(Plant::ProgressAhead, "is ahead");
+    finds(Plant::ProgressAhead, &["is ahead"]);
 }
 
 #[test]
 fn a_failure_taken_for_a_success_is_found() {
-    let violation = found(Plant::FailureIsSuccess);
-    let says = ["order:", "is ahead", "is acked and was not handled"];
-    assert!(says.iter().any(|says| violation.contains(says)), "{violation}");
+    finds(Plant::FailureIsSuccess, &["order:"]);
 }
 
 #[test]
 fn a_name_used_twice_is_found() {
-    finds(Plant::NameReused, "is created a second time");
+    finds(Plant::NameReused, &["is created a second time"]);
 }
 
 #[test]
 fn a_token_that_falls_is_found() {
-    finds(Plant::TokensForgotten, "is not above");
+    finds(Plant::TokensForgotten, &["is not above"]);
 }
 
 #[test]
 fn an_uneven_plan_is_found() {
-    finds(Plant::PlanUneven, "at rest: loads");
+    finds(Plant::PlanUneven, &["at rest: loads"]);
 }
 
 #[test]
 fn lag_that_stays_is_found() {
-    finds(Plant::AcksLost, "at rest: lag");
+    finds(Plant::AcksLost, &["at rest: lag"]);
 }
 
 #[test]
 fn a_message_nobody_handles_is_found() {
-    finds(Plant::MessagesSkipped, "at rest: not handled");
+    finds(Plant::MessagesSkipped, &["at rest: not handled"]);
 }
 
 #[test]
 fn a_partition_nobody_serves_is_found() {
-    finds(Plant::NeverOpened, "at rest: partition");
+    finds(Plant::NeverOpened, &["at rest: partition"]);
 }

@@ -79,6 +79,7 @@ impl World {
                     None => self.to_member(slot, life, Input::Missing(partition, epoch)),
                     Some(consumer) => {
                         consumer.pulls.push_back(pull);
+                        self.check.consumer_used(&name);
                         self.after(5 * SECOND, Happening::PullExpires(name.clone(), id));
                         self.serve(&name);
                     }
@@ -119,14 +120,6 @@ impl World {
     /// Delivers what a consumer can deliver now.
     pub(crate) fn serve(&mut self, name: &ConsumerName) {
         for ((slot, life), delivered) in self.stream.serve(name, self.now) {
-            if self.options.plant == Some(Plant::MessagesSkipped) && delivered.stream_sequence % 20 == 7 {
-                // The server takes it for acked.
-                self.stream.ack(name, delivered.stream_sequence);
-                self.check.skip(delivered.stream_sequence);
-                let missing = Input::Missing(name.partition, name.epoch);
-                self.to_member(slot, life, missing);
-                continue;
-            }
             self.to_member(slot, life, Input::Delivered(name.partition, name.epoch, delivered));
         }
         if let Some(at) = self.stream.redelivers_at(name)

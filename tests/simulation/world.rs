@@ -102,7 +102,8 @@ pub(crate) struct World {
     pub(crate) calm: bool,
     pub(crate) pulls: u64,
     pub(crate) redeliveries: BTreeMap<ConsumerName, u64>,
-    queue: BTreeMap<(u64, u64), Happening>,
+    /// Boxed, for the queue moves its entries about.
+    queue: BTreeMap<(u64, u64), Box<Happening>>,
     queued: u64,
     lives: u64,
     published: u64,
@@ -223,7 +224,7 @@ impl World {
             if self.steps > 3_000_000 {
                 self.check.fail("a hot loop: too many steps".to_owned());
             }
-            self.happen(happening);
+            self.happen(*happening);
             if let Some(violation) = self.check.violation.take() {
                 self.tell(|| format!("VIOLATION {violation}"));
                 return Err(violation);
@@ -242,7 +243,7 @@ impl World {
 
     pub(crate) fn at(&mut self, at: u64, happening: Happening) {
         self.queued += 1;
-        self.queue.insert((at.max(self.now), self.queued), happening);
+        self.queue.insert((at.max(self.now), self.queued), Box::new(happening));
     }
 
     pub(crate) fn after(&mut self, by: u64, happening: Happening) {
@@ -280,8 +281,10 @@ impl World {
         }
         let key = self.random.between(0, self.options.keys);
         let partition = Partition((key % u64::from(partitions)) as u16);
-        let sequence = self.stream.publish(partition, key, self.now);
         self.published += 1;
+        let skipped = self.options.plant == Some(Plant::MessagesSkipped) && self.published == self.options.messages;
+        let stored_under = if skipped { Partition(u16::MAX) } else { partition };
+        let sequence = self.stream.publish(stored_under, key, self.now);
         self.check.published(partition, key, sequence);
         self.tell(|| format!("publish {sequence} key {key} partition {partition}"));
         self.serve_partition(partition);
@@ -371,7 +374,13 @@ impl World {
             return self.stopped(slot, &stop);
         }
         if let Some(due) = due {
-            let due = due.max(self.now + 1);
+            // A planted fault that never acts on its deadlines must not stop time.
+            let least = if self.options.plant == Some(Plant::LeaseIgnored) {
+                50 * MILLI
+            } else {
+                1
+            };
+            let due = due.max(self.now + least);
             if self.slots[slot].timer_at.is_none_or(|at| due < at) {
                 self.slots[slot].timer_at = Some(due);
                 self.at(due, Happening::Timer(slot, life));
@@ -428,6 +437,7 @@ impl World {
                 self.check
                     .started(life, run.run, run.partition, key, run.stream_sequence);
                 let takes = match self.random.between(0, 100) {
+                    _ if self.options.plant == Some(Plant::LeaseIgnored) => self.random.between(3_000, 9_000),
                     0..95 => self.random.between(1, 40),
                     _ => self.random.between(200, 4_000),
                 };
