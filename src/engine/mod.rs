@@ -220,14 +220,19 @@ impl Engine {
             }
             Event::Seen(seen) => self.on_seen(seen),
             Event::Done(ticket, reply) => {
-                if let Some(purpose) = self.cx.pending.remove(&ticket) {
-                    self.on_done(purpose, reply);
+                if let Some(asked) = self.cx.pending.remove(&ticket) {
+                    if self.in_group() && asked.shows_younger_bucket(&reply) {
+                        // Its claims and tokens mean nothing there; what it has just written, a new incarnation judges.
+                        let turn = self.presence.fence(&mut self.cx, FenceReason::YoungerBucket);
+                        return self.take_turn(Some(turn));
+                    }
+                    self.on_done(asked.purpose, reply);
                 }
             }
             Event::Unanswered(ticket) => {
-                if let Some(purpose) = self.cx.pending.remove(&ticket) {
-                    let reply = purpose.unanswered();
-                    self.on_done(purpose, reply);
+                if let Some(asked) = self.cx.pending.remove(&ticket) {
+                    let reply = asked.purpose.unanswered();
+                    self.on_done(asked.purpose, reply);
                 }
             }
             Event::Leave => self.presence.leave(&mut self.cx),
@@ -408,6 +413,7 @@ impl Engine {
     fn on_fenced(&mut self) {
         // Whatever is still under way was asked by an incarnation that is over.
         self.cx.pending.clear();
+        self.cx.known = Revision(0);
         self.each_slot(|slot, cx, _| slot.fence(cx));
         self.membership.reset();
         self.planner.reset();

@@ -300,6 +300,7 @@ impl Presence {
         }
         self.sent.retain(|&beat, _| beat > found.beat);
         self.revision = revision;
+        cx.known = revision;
         self.in_flight = false;
         if matches!(self.phase, Phase::Active | Phase::Leaving) {
             // What has changed since that heartbeat was sent is written at once.
@@ -444,7 +445,7 @@ impl Presence {
         }
     }
 
-    fn fence(&mut self, cx: &mut Context, reason: FenceReason) -> Turn {
+    pub(super) fn fence(&mut self, cx: &mut Context, reason: FenceReason) -> Turn {
         self.record.survived = Some(self.record.incarnation.clone());
         let overrun_at = self.confirmed_sent + cx.settings.session_timeout;
         self.phase = Phase::Fenced {
