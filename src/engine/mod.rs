@@ -479,10 +479,13 @@ impl Engine {
 
     fn set_wanted(&mut self) {
         let giving_up = self.giving_up();
+        let leaving = self.presence.phase == Phase::Leaving;
         let me: &MemberId = &self.cx.settings.member;
         let record = self.assignment.value.as_ref().filter(|_| !giving_up);
         for slot in &mut self.slots {
-            let mine = record.is_some_and(|record| record.owner(slot.partition) == Some(me));
+            // One that leaves keeps what it has until somebody else is to have it, and takes nothing more.
+            let may = !leaving || !slot.is_idle();
+            let mine = may && record.is_some_and(|record| record.owner(slot.partition) == Some(me));
             slot.wanted = record.filter(|_| mine).map(|record| record.generation);
         }
     }

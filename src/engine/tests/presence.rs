@@ -209,6 +209,29 @@ fn a_leaving_member_waits_for_the_plan_hands_over_and_goes_only_then() {
     assert_eq!(stop(&rig), Some(Stop::Left));
 }
 
+#[test]
+fn a_leaver_takes_nothing_that_is_assigned_to_it_meanwhile() {
+    let mut rig = Rig::new();
+    rig.peer("b", 0);
+    let mut rig = rig_with_all(rig);
+    rig.hold = Some(Box::new(|command| matches!(command, Command::PurgeMember(..))));
+    rig.step(Event::Leave);
+    rig.server
+        .put_assignment(super::rig::assignment(9, &["b", "b", "b", "b"]));
+    rig.run();
+    rig.advance(millis(100));
+    assert_eq!(rig.serving_count(), 0);
+    // A plan made before its leaving was known gives it something back, while its purge is on its way.
+    rig.server
+        .put_assignment(super::rig::assignment(10, &["a", "a", "b", "b"]));
+    rig.run();
+    rig.advance(seconds(1));
+    assert_eq!(rig.serving_count(), 0);
+    rig.hold = None;
+    rig.run();
+    assert_eq!(stop(&rig), Some(Stop::Left));
+}
+
 /// `a` with all partitions although `b` is there, and `b` would be the planner.
 fn rig_with_all(mut rig: Rig) -> Rig {
     rig.server
