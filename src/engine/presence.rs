@@ -215,8 +215,10 @@ impl Presence {
 
     fn retry_read(&mut self, cx: &Context) {
         let at = cx.retry_at();
+        let patience = cx.settings.session_timeout * 2;
         match &mut self.phase {
-            Phase::Observing { read_at, .. } => *read_at = Some(at),
+            // Not for ever: the bucket may be gone, and only preparing makes it anew.
+            Phase::Observing { read_at, since, .. } if cx.now.since(*since) < patience => *read_at = Some(at),
             phase => *phase = Phase::Pausing(at),
         }
     }
