@@ -413,15 +413,13 @@ impl PartitionSlot {
         let listed = || survey.consumers.iter().filter(|name| name.partition == partition);
         let token = tenure.token;
         let outdone = listed().any(|name| name.epoch.token > token);
-        // Also own ones that were replaced: a creation thought lost may land after its consumer's deletion.
-        let replaced = |name: &&ConsumerName| {
-            let slot = tenure.filters.iter().find(|(filter, _)| name.serves(filter));
-            slot.is_some_and(|(_, slot)| name.epoch < slot.epoch(token) && !slot.replaces(name))
+        // Also own ones that were replaced: a creation thought lost may land after its consumer's deletion. While a filter is
+        // being opened its predecessors are left to that: an interest stream forgets what no consumer wants.
+        let outlived = |name: &&ConsumerName| match tenure.filters.iter().find(|(filter, _)| name.serves(filter)) {
+            Some((_, slot)) => slot.is_open() && name.epoch < slot.epoch(token),
+            None => name.epoch.token < token,
         };
-        tenure.sweep = listed()
-            .filter(|name| name.epoch.token < token || replaced(name))
-            .cloned()
-            .collect();
+        tenure.sweep = listed().filter(outlived).cloned().collect();
         let names: BTreeSet<&ConsumerName> = listed().collect();
         let missing: Vec<Filter> = tenure
             .filters

@@ -372,6 +372,32 @@ fn a_hint_from_a_bucket_that_is_no_more_is_overruled_by_the_leader() {
 }
 
 #[test]
+fn a_claim_won_in_a_younger_bucket_is_not_served_with_a_token_of_the_old_one() {
+    let mut rig = held_by_b();
+    start(&mut rig);
+    rig.advance(seconds(2));
+    // The bucket is deleted, and made again by somebody else, before the next heartbeat notices.
+    rig.server.revision = 0;
+    rig.server.members.clear();
+    rig.server.claims.clear();
+    rig.server.put_claim(P, Some(claim("z", "z-1", ClaimState::Released)));
+    rig.step(Event::Seen(Seen::Member(
+        id("b"),
+        Entry {
+            value: None,
+            revision: Revision(5_000),
+        },
+    )));
+    rig.advance(seconds(2));
+    let opened = |command: &Command| matches!(command, Command::Open { .. });
+    let first = rig.log.iter().position(|(_, command)| opened(command)).unwrap();
+    let rejoined = rig.log.iter().position(
+        |(_, command)| matches!(command, Command::Notify(Change::Joined { incarnation }) if incarnation.0 == "seed-2"),
+    );
+    assert!(rejoined.unwrap() < first);
+}
+
+#[test]
 fn a_claim_lost_to_somebody_else_closes_the_partition() {
     let mut rig = Rig::serving();
     rig.handlers_end = false;

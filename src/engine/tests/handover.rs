@@ -358,6 +358,25 @@ fn the_periodic_listing_sweeps_lower_epochs_once_the_claim_is_confirmed() {
 }
 
 #[test]
+fn the_periodic_listing_leaves_the_predecessor_of_a_filter_that_is_being_opened_alone() {
+    let mut rig = Rig::with(settings(Retention::Interest));
+    let older = leftover(&mut rig, FencingToken(BUCKET_CREATED), 0);
+    rig.server
+        .put_claim(P, Some(super::rig::claim("b", "b-1", ClaimState::Released)));
+    rig.hold = Some(Box::new(|command| matches!(command, Command::InspectConsumer(..))));
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(seconds(30));
+    // An interest stream forgets what no consumer wants, even for a moment.
+    assert!(rig.server.consumers.contains_key(&older));
+    rig.hold = None;
+    rig.run();
+    rig.advance(seconds(1));
+    assert!(!rig.server.consumers.contains_key(&older));
+    assert_eq!(rig.serving_count(), 4);
+}
+
+#[test]
 fn a_higher_epoch_in_the_listing_only_makes_the_claim_be_read() {
     let mut rig = Rig::serving();
     let higher = leftover(&mut rig, FencingToken(BUCKET_CREATED + 900_000), 0);
