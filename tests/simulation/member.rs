@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jetring::engine::{Change, Command, Engine, EngineSettings, Event, ReopenReason, Seen, Stop, Ticket, WatchScope};
 use jetring::ids::{Epoch, Partition};
-use jetring::lanes::{Action, Delivered, Filter, Lanes, Outcome, Run, RunId};
+use jetring::lanes::{Action, Delivered, Filter, Found, Lanes, Outcome, PullEnd, ReadId, Run, RunId};
 use jetring::records::AssignmentRecord;
 use jetring::time::Time;
 
@@ -27,6 +27,7 @@ pub(crate) enum Input {
     Silence(Partition, Epoch, u64),
     Missing(Partition, Epoch),
     HandlerEnded(RunId, Outcome),
+    Read(ReadId, Found<u64>),
     Leave,
     Reconnected,
     Timer,
@@ -42,6 +43,8 @@ pub(crate) enum Out {
     InProgress(String),
     Start(Run<u64>),
     Cancel(RunId),
+    /// Read a spilled message again.
+    Read(ReadId, u64),
     Opened(Partition, jetring::FencingToken),
     Told(Change),
     Overrun,
@@ -136,7 +139,12 @@ impl Member {
             }
             Input::Undelivered(partition, epoch, count) => {
                 let filter = crate::stream::filter(partition);
-                self.lanes.pull_ended(partition, &filter, epoch, count);
+                let left = PullEnd {
+                    messages: count,
+                    bytes: count,
+                    too_large: false,
+                };
+                self.lanes.pull_ended(partition, &filter, epoch, left);
             }
             Input::Silence(partition, epoch, number) => {
                 let filter = crate::stream::filter(partition);
@@ -144,6 +152,7 @@ impl Member {
                     self.lanes.pulls_lost(partition, &filter, epoch);
                 }
             }
+            Input::Read(read, found) => self.lanes.read(read, found),
             Input::Missing(partition, epoch) => self.reopen(partition, epoch, ReopenReason::Missing),
             Input::HandlerEnded(run, outcome) => self.lanes.ended(self.now, run, outcome),
             Input::Leave => self.step(Event::Leave),
@@ -231,6 +240,7 @@ impl Member {
                 filter,
                 epoch,
                 messages,
+                ..
             } => {
                 if let Some((pulled, number)) = self.pulls.get_mut(&(partition, filter))
                     && *pulled == epoch
@@ -248,8 +258,19 @@ impl Member {
                 self.step(Event::Drained { partition, marks });
             }
             Action::Ended { partition, token } => self.step(Event::Ended { partition, token }),
-            // No message is given up here.
-            Action::DeadLetter(_) | Action::Parked(_) => {}
+            Action::Read { read, sequence, .. } => self.out.push(Out::Read(read, sequence)),
+            // No message is given up here, and one that is gone counts as finished.
+            Action::DeadLetter(_) | Action::Parked(_) | Action::Gone { .. } => {}
+        }
+    }
+
+    fn truncate(&mut self, partition: Partition, last: u64) {
+        for (filter, marks) in self.lanes.progress(partition) {
+            let pull = self.pulls.get(&(partition, filter.clone())).copied();
+            if let (true, Some((epoch, _))) = (marks.highest() > last, pull) {
+                self.lanes.truncate(partition, &filter, last);
+                self.reopen(partition, epoch, ReopenReason::StreamShrunk);
+            }
         }
     }
 
@@ -267,7 +288,7 @@ impl Member {
             } => {
                 self.out.push(Out::Opened(partition, epoch.token));
                 self.pulls.insert((partition, filter.clone()), (epoch, 0));
-                self.lanes.open(self.now, partition, filter, epoch, marks);
+                self.lanes.open(partition, filter, epoch, marks);
             }
             Command::Reopen {
                 partition,
@@ -275,8 +296,9 @@ impl Member {
                 epoch,
             } => {
                 self.pulls.insert((partition, filter.clone()), (epoch, 0));
-                self.lanes.reopen(self.now, partition, &filter, epoch);
+                self.lanes.reopen(partition, &filter, epoch);
             }
+            Command::Truncate(partition, last) => self.truncate(partition, last),
             Command::Drain(partition) => self.lanes.stop(partition),
             Command::CancelHandlers(partition) => self.lanes.cancel(partition),
             Command::Close(..) if self.plant == Some(Plant::LeaseIgnored) => {}

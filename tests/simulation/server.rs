@@ -1,7 +1,7 @@
 //! What the server does with what reaches it, and the network to it and back.
 
 use jetring::engine::{
-    Command, Event, Fault as Unreadable, Prepared, Refusal, Reply, Retention, Survey, Ticket, WriteFault,
+    Command, Event, Fault as Unreadable, Prepared, Refusal, Reply, Retention, StreamState, Survey, Ticket, WriteFault,
 };
 use jetring::ids::{GroupName, Partition};
 use jetring::names::ConsumerName;
@@ -9,7 +9,7 @@ use jetring::names::ConsumerName;
 use crate::bucket::{covers, read};
 use crate::member::Input;
 use crate::planted::Plant;
-use crate::stream::{Pull, filter};
+use crate::stream::{Pull, STREAM_CREATED, filter};
 use crate::world::{Happening, World};
 use crate::{MILLI, SECOND};
 
@@ -194,6 +194,7 @@ impl World {
                 Reply::Prepared(Ok(Prepared {
                     bucket_created: self.bucket.create(date),
                     start_sequence: 1,
+                    stream_created: STREAM_CREATED,
                 }))
             };
         }
@@ -225,6 +226,10 @@ impl World {
                 Reply::Written(written)
             }
             Command::Survey(_) => Reply::Survey(Ok(Survey {
+                stream: StreamState {
+                    created: STREAM_CREATED,
+                    last_sequence: self.stream.last,
+                },
                 consumers: self.stream.consumers.keys().filter(|_| !forgets).cloned().collect(),
                 filters: (0..self.options.partitions)
                     .map(|p| (Partition(p), vec![filter(Partition(p))]))

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jetring::engine::{ConsumerSpec, CreateFault, Position, Retention};
 use jetring::ids::Partition;
-use jetring::lanes::{Delivered, Filter};
+use jetring::lanes::{Delivered, Filter, Found};
 use jetring::names::ConsumerName;
 
 use crate::ACK_WAIT;
 
 /// How many unacked messages a consumer may have out.
+/// When the stream was created: its identity.
+pub(crate) const STREAM_CREATED: u64 = 7;
+
 const MAX_ACK_PENDING: usize = 64;
 
 /// A message in the stream.
@@ -87,6 +90,16 @@ impl Stream {
             self.drop_unwanted(self.last);
         }
         self.last
+    }
+
+    /// What is stored under a sequence.
+    pub(crate) fn found(&self, sequence: u64) -> Found<u64> {
+        self.messages
+            .get(&sequence)
+            .map_or(Found::Gone, |stored| Found::Message {
+                time: stored.time,
+                message: sequence,
+            })
     }
 
     fn drop_unwanted(&mut self, sequence: u64) {
@@ -192,6 +205,7 @@ impl Stream {
             consumer.pending.insert(sequence, now);
             let delivered = Delivered {
                 stream_sequence: sequence,
+                read_sequence: sequence,
                 consumer_sequence: consumer.count,
                 time: stored.time,
                 key: stored.key.to_string().into(),

@@ -139,6 +139,12 @@ pub(crate) fn lane_settings() -> lanes::Settings {
         concurrency: NonZeroUsize::new(6).unwrap(),
         max_held: NonZeroUsize::new(12).unwrap(),
         max_held_total: NonZeroUsize::new(40).unwrap(),
+        max_bytes: NonZeroUsize::new(12).unwrap(),
+        max_bytes_total: NonZeroUsize::new(40).unwrap(),
+        lane_depth: NonZeroUsize::new(3).unwrap(),
+        max_parked: NonZeroUsize::new(40).unwrap(),
+        max_ranges: NonZeroUsize::new(100).unwrap(),
+        idle_pull: NonZeroUsize::new(4).unwrap(),
         several_filters: false,
         ack_wait: Duration::from_nanos(ACK_WAIT),
         retry: lanes::Retry {
@@ -420,6 +426,10 @@ impl World {
                 self.to_server(slot, Happening::Pull(slot, life, partition, epoch, messages));
                 let silence = Input::Silence(partition, epoch, number);
                 self.after(7 * SECOND, Happening::Input(slot, life, silence));
+            }
+            Out::Read(read, sequence) => {
+                let found = self.stream.found(sequence);
+                self.after(SECOND / 500, Happening::Input(slot, life, Input::Read(read, found)));
             }
             Out::Ack(_) if self.options.plant == Some(Plant::AcksLost) => {}
             Out::Ack(reply) => self.to_server(slot, Happening::Ack(reply)),
