@@ -18,7 +18,7 @@ const EPOCH: u64 = 1_700_000_000 * SECOND;
 
 impl World {
     /// Sends something to the server: it may be late, it may be lost, it may arrive long after it was given up.
-    pub(crate) fn to_server(&mut self, slot: usize, happening: Happening) {
+    pub(crate) fn send(&mut self, slot: usize, happening: Happening) {
         let cut = self.slots[slot].cut_up;
         if let Some(at) = self.travel(cut) {
             self.at(at, happening);
@@ -26,7 +26,7 @@ impl World {
     }
 
     /// Sends something to a process.
-    pub(crate) fn to_member(&mut self, slot: usize, life: u64, input: Input) {
+    pub(crate) fn send_back(&mut self, slot: usize, life: u64, input: Input) {
         let cut = self.slots[slot].cut_down;
         if let Some(mut at) = self.travel(cut) {
             if matches!(input, Input::Delivered(..) | Input::Undelivered(..)) {
@@ -76,7 +76,7 @@ impl World {
                     left: messages,
                 };
                 match self.stream.consumers.get_mut(&name) {
-                    None => self.to_member(slot, life, Input::Missing(partition, epoch)),
+                    None => self.send_back(slot, life, Input::Missing(partition, epoch)),
                     Some(consumer) => {
                         consumer.pulls.push_back(pull);
                         self.check.consumer_used(&name);
@@ -94,7 +94,7 @@ impl World {
                 };
                 if let Some(pull) = consumer.pulls.remove(place) {
                     let input = Input::Undelivered(name.partition, name.epoch, pull.left);
-                    self.to_member(pull.to.0, pull.to.1, input);
+                    self.send_back(pull.to.0, pull.to.1, input);
                 }
             }
             Happening::Ack(reply) => {
@@ -120,7 +120,7 @@ impl World {
     /// Delivers what a consumer can deliver now.
     pub(crate) fn serve(&mut self, name: &ConsumerName) {
         for ((slot, life), delivered) in self.stream.serve(name, self.now) {
-            self.to_member(slot, life, Input::Delivered(name.partition, name.epoch, delivered));
+            self.send_back(slot, life, Input::Delivered(name.partition, name.epoch, delivered));
         }
         if let Some(at) = self.stream.redelivers_at(name)
             && self.redeliveries.get(name).is_none_or(|planned| *planned > at)
@@ -146,21 +146,21 @@ impl World {
         self.check.consumer_deleted(name, self.now);
         for pull in pulls.into_iter().filter(|_| !quietly) {
             let missing = Input::Missing(name.partition, name.epoch);
-            self.to_member(pull.to.0, pull.to.1, missing);
+            self.send_back(pull.to.0, pull.to.1, missing);
         }
     }
 
     fn request(&mut self, slot: usize, life: u64, sent: u64, ticket: Ticket, command: &Command) {
         let reply = self.answer(sent, command);
         self.show_changes();
-        self.to_member(slot, life, Input::Event(Event::Done(ticket, reply)));
+        self.send_back(slot, life, Input::Event(Event::Done(ticket, reply)));
     }
 
     fn show_changes(&mut self) {
         for seen in std::mem::take(&mut self.bucket.changes) {
             for (slot, life, number, scope) in self.watchers.clone() {
                 if covers(&scope, &seen) && self.now >= self.slots[slot].stalled {
-                    self.to_member(slot, life, Input::Seen(number, seen.clone()));
+                    self.send_back(slot, life, Input::Seen(number, seen.clone()));
                 }
             }
         }
@@ -176,7 +176,7 @@ impl World {
             return;
         }
         for seen in self.bucket.snapshot(&scope) {
-            self.to_member(slot, life, Input::Seen(number, seen));
+            self.send_back(slot, life, Input::Seen(number, seen));
         }
     }
 

@@ -419,11 +419,11 @@ impl World {
                 let unanswered = Input::Event(Event::Unanswered(ticket));
                 self.after(limit, Happening::Input(slot, life, unanswered));
                 let sent = self.now;
-                self.to_server(slot, Happening::Request(slot, life, sent, ticket, command));
+                self.send(slot, Happening::Request(slot, life, sent, ticket, command));
             }
-            Out::Watch(number, scope) => self.to_server(slot, Happening::Watch(slot, life, number, scope)),
+            Out::Watch(number, scope) => self.send(slot, Happening::Watch(slot, life, number, scope)),
             Out::Pull(partition, epoch, messages, number) => {
-                self.to_server(slot, Happening::Pull(slot, life, partition, epoch, messages));
+                self.send(slot, Happening::Pull(slot, life, partition, epoch, messages));
                 let silence = Input::Silence(partition, epoch, number);
                 self.after(7 * SECOND, Happening::Input(slot, life, silence));
             }
@@ -432,8 +432,8 @@ impl World {
                 self.after(SECOND / 500, Happening::Input(slot, life, Input::Read(read, found)));
             }
             Out::Ack(_) if self.options.plant == Some(Plant::AcksLost) => {}
-            Out::Ack(reply) => self.to_server(slot, Happening::Ack(reply)),
-            Out::InProgress(reply) => self.to_server(slot, Happening::InProgress(reply)),
+            Out::Ack(reply) => self.send(slot, Happening::Ack(reply)),
+            Out::InProgress(reply) => self.send(slot, Happening::InProgress(reply)),
             Out::Start(run) => {
                 self.excuse_the_frozen();
                 let key = run.key.parse().unwrap();

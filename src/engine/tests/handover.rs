@@ -407,7 +407,7 @@ fn a_consumer_that_cannot_be_made_is_not_tried_hot() {
 #[test]
 fn late_answers_to_steps_of_a_tenure_that_is_over_are_ignored() {
     let mut rig = Rig::serving();
-    rig.hold = Some(Box::new(|command| creates(command)));
+    rig.hold = Some(Box::new(creates));
     reopen(&mut rig, 30, ReopenReason::Gap);
     rig.advance(seconds(1));
     let late = rig.take(creates);

@@ -294,7 +294,7 @@ fn a_leaver_that_cannot_reach_the_server_ends_with_its_lease() {
             command,
             Command::WriteMember(..) | Command::WriteClaim(..) | Command::WriteProgress(..) | Command::PurgeMember(..)
         );
-        writes.then(|| Reply::Written(Err(fault)))
+        writes.then_some(Reply::Written(Err(fault)))
     }));
     rig.step(Event::Leave);
     rig.run();
