@@ -153,3 +153,23 @@ fn the_three_oldest_watch_everybody_and_everybody_watches_them() {
     }
     assert_eq!(scope(&rig), Some(WatchScope::AllMembers));
 }
+
+#[test]
+fn many_that_died_together_are_given_up_together() {
+    let mut rig = Rig::new();
+    let names: Vec<String> = (0..30).map(|number| format!("old-{number:02}")).collect();
+    for (name, age) in names.iter().zip(1..) {
+        rig.peer(name, age);
+    }
+    rig.beating.clear();
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(millis(3_900));
+    let dead = |change: &Change| matches!(change, Change::DeclaredDead { .. });
+    assert!(!rig.told(dead));
+    rig.advance(millis(600));
+    let buried = rig.count(|command| matches!(command, Command::Notify(change) if dead(change)));
+    assert_eq!(buried, 30);
+    rig.advance(seconds(1));
+    assert_eq!(rig.serving_count(), 4);
+}
