@@ -18,6 +18,12 @@ use super::status::Change;
 /// How many of the oldest members watch everybody. Everybody watches these, so each of them is watched too.
 pub(super) const SENIORS: usize = 3;
 
+/// What is left of a member is removed after this many session timeouts. Until then it tells at once that a claim is free.
+const KEPT: u32 = 10;
+
+/// How much is removed after one listing, so that heartbeats need not queue behind it.
+const REMOVED_AT_ONCE: usize = 32;
+
 #[derive(Debug)]
 struct Peer {
     entry: Entry<MemberRecord>,
@@ -34,6 +40,8 @@ struct Peer {
 pub(super) struct Membership {
     peers: BTreeMap<MemberId, Peer>,
     scope: Option<WatchScope>,
+    /// Records of the dead and tombstones of the removed, by revision, and since when each was seen in listings.
+    gone: BTreeMap<MemberId, (Revision, Time)>,
 }
 
 impl Membership {
@@ -78,6 +86,32 @@ impl Membership {
             let younger = listed_up_to.is_none_or(|revision| peer.entry.revision > revision);
             id == me || peer.entry.value.is_some() && (younger || members.contains_key(id))
         });
+    }
+
+    /// Removes what has been left of members for long: the dead are removed, then the tombstones, so that a group whose members always
+    /// have new names does not grow. The oldest member does it, after a listing. Nothing depends on these: an owner without a record
+    /// is as good as dead after a session timeout, and one that wakes finds itself replaced.
+    pub(super) fn forget_gone(&mut self, cx: &mut Context, members: &BTreeMap<MemberId, Entry<MemberRecord>>) {
+        let before = std::mem::take(&mut self.gone);
+        if self.planning_rank(&cx.settings.member) != Some(0) {
+            return;
+        }
+        let is_gone = |entry: &Entry<MemberRecord>| {
+            let record = entry.value.as_ref();
+            record.is_none_or(|record| record.state == MemberState::Dead)
+        };
+        for (id, entry) in members.iter().filter(|(_, entry)| is_gone(entry)) {
+            let since = before.get(id).filter(|(revision, _)| *revision == entry.revision);
+            let since = since.map_or(cx.now, |(_, since)| *since);
+            self.gone.insert(id.clone(), (entry.revision, since));
+        }
+        let (now, keep) = (cx.now, cx.settings.session_timeout * KEPT);
+        let old = self.gone.iter().filter(|(_, (_, since))| now.since(*since) >= keep);
+        for (id, &(revision, _)) in old.take(REMOVED_AT_ONCE) {
+            cx.ask(Purpose::Forget(id.clone()), |ticket| {
+                Command::PurgeMember(ticket, id.clone(), revision)
+            });
+        }
     }
 
     #[cfg(test)]

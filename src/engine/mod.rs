@@ -419,6 +419,7 @@ impl Engine {
     }
 
     fn on_group_view(&mut self, view: GroupView) {
+        self.membership.forget_gone(&mut self.cx, &view.members);
         self.membership.reconcile(&self.cx, view.members);
         self.on_assignment(view.assignment);
     }

@@ -173,3 +173,33 @@ fn many_that_died_together_are_given_up_together() {
     rig.advance(seconds(1));
     assert_eq!(rig.serving_count(), 4);
 }
+
+#[test]
+fn what_is_left_of_members_that_are_gone_is_removed_in_the_end_by_the_oldest() {
+    let purges = |command: &Command| matches!(command, Command::PurgeMember(_, member, _) if *member != id("a"));
+    for oldest in [true, false] {
+        let mut rig = Rig::new();
+        if !oldest {
+            rig.peer("b", 1);
+        }
+        rig.server
+            .put_member(&id("dead"), Some(record("dead-1", 1, MemberState::Dead)));
+        rig.server
+            .put_member(&id("left"), Some(record("left-1", 1, MemberState::Leaving)));
+        rig.server.put_member(&id("left"), None);
+        rig.step(Event::Start);
+        rig.run();
+        // Ten session timeouts, and the listing after them.
+        rig.advance(seconds(39));
+        assert_eq!(rig.count(purges), 0);
+        rig.advance(seconds(61));
+        if oldest {
+            // The dead one is written over by a tombstone first, which is kept for as long.
+            assert_eq!(rig.count(purges), 3);
+            let left: Vec<_> = rig.server.members.keys().cloned().collect();
+            assert_eq!(left, [id("a")]);
+        } else {
+            assert_eq!(rig.count(purges), 0);
+        }
+    }
+}
