@@ -70,6 +70,8 @@ pub(super) enum Purpose {
     MarkDead(MemberId, Incarnation),
     /// Read another member's record again.
     ReadPeer(MemberId),
+    /// Remove what is left of a member that has been gone for long.
+    Forget(MemberId),
     /// Read all members and the assignment, to know them.
     Refresh,
     /// The same, to plan from it.
@@ -98,6 +100,7 @@ impl Purpose {
             }
             Self::Presence(PresenceAsk::Bury | PresenceAsk::Enter | PresenceAsk::Beat(_) | PresenceAsk::Purge)
             | Self::MarkDead(..)
+            | Self::Forget(_)
             | Self::WritePlan(..) => written(),
             Self::Refresh | Self::PlanBasis => Reply::Group(Err(fault())),
             Self::ReadAssignment => Reply::Assignment(Err(fault())),

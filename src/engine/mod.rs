@@ -425,6 +425,7 @@ impl Engine {
     }
 
     fn on_group_view(&mut self, view: GroupView) {
+        self.membership.forget_gone(&mut self.cx, &view.members);
         self.membership.reconcile(&self.cx, view.members);
         self.on_assignment(view.assignment);
     }
@@ -567,7 +568,7 @@ impl PartitionSlot {
             }
             (PartitionAsk::Raise, Reply::Written(result)) => self.on_raised(cx, around, result),
             (PartitionAsk::ReadProgress, Reply::Progress(result)) => self.on_progress_read(cx, around, result),
-            (PartitionAsk::CloseProgress, Reply::Written(result)) => self.on_progress_closed(cx, result),
+            (PartitionAsk::CloseProgress, Reply::Written(result)) => self.on_progress_closed(cx, around, result),
             (PartitionAsk::Save(written), Reply::Written(result)) => self.on_progress_written(cx, written, result),
             (PartitionAsk::ReadForSave, Reply::Progress(result)) => self.on_read_for_save(cx, result),
             (PartitionAsk::Release, Reply::Written(result)) => self.on_release_written(cx, result),

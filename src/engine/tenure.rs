@@ -50,6 +50,9 @@ pub(super) struct Tenure {
     pub(super) claim_revision: Revision,
     pub(super) step: Step,
     survey: Option<Survey>,
+    /// Filters that were discovered while the tenure was not yet serving: the listing may have been made before them, and they are
+    /// not told again.
+    discovered: BTreeSet<Filter>,
     progress: Option<Entry<ProgressRecord>>,
     /// The revision of the progress record to compare-and-set against.
     progress_revision: Revision,
@@ -78,6 +81,7 @@ impl Tenure {
             claim_revision,
             step: Step::Looking,
             survey: None,
+            discovered: BTreeSet::new(),
             progress: None,
             progress_revision: Revision(0),
             marks: BTreeMap::new(),
@@ -305,14 +309,21 @@ impl PartitionSlot {
         });
     }
 
-    pub(super) fn on_progress_closed(&mut self, cx: &mut Context, result: Result<Revision, WriteFault>) {
+    pub(super) fn on_progress_closed(
+        &mut self,
+        cx: &mut Context,
+        around: &mut Surroundings<'_>,
+        result: Result<Revision, WriteFault>,
+    ) {
         let partition = self.partition;
         match result {
             Ok(revision) => {
                 let Some(tenure) = self.tenure() else { return };
                 tenure.progress_revision = revision;
                 tenure.saved = tenure.marks.clone();
+                let discovered: Vec<Filter> = std::mem::take(&mut tenure.discovered).into_iter().collect();
                 self.open_filters(cx);
+                self.on_discovered(cx, around, &discovered);
             }
             // An older tenure has written since, or our write has landed unseen: read again, and decide again.
             Err(WriteFault::Conflict) => self.ask(cx, PartitionAsk::ReadProgress, |ticket| {
@@ -366,6 +377,7 @@ impl PartitionSlot {
         let start = around.start_sequence;
         let Some(tenure) = self.tenure() else { return };
         if tenure.step != Step::Serving {
+            tenure.discovered.extend(filters.iter().cloned());
             return;
         }
         for filter in filters {

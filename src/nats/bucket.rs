@@ -147,6 +147,16 @@ impl Bucket {
         }
     }
 
+    /// Removes a key with its tombstone, up to and with `revision`. A newer value stays.
+    pub(crate) async fn erase(&self, key: &str, revision: Revision) -> Result<(), Error> {
+        let subject = format!("{}{key}", self.store.prefix);
+        let purge = self.store.stream.purge().filter(subject).sequence(revision.0 + 1);
+        match purge.await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(no_answer(format!("removing the key {key}"), chain(&error))),
+        }
+    }
+
     /// Watches keys for ever: first what they hold now, then every change. A broken watch is started again. What it shows are
     /// hints; it may repeat, and it may be late.
     pub(crate) async fn watch(&self, patterns: &[String], mut on_entry: impl FnMut(RawEntry)) {

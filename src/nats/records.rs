@@ -48,7 +48,17 @@ impl Records {
     }
 
     pub(crate) async fn purge_member(&self, id: &MemberId, expected: Revision) -> Result<Revision, WriteFault> {
-        self.bucket.purge(&self.keys.member(id), expected).await
+        let key = self.keys.member(id);
+        let unknown = |error: Error| WriteFault::Unknown(error.to_string());
+        let found = self.bucket.read(&key).await.map_err(unknown)?;
+        if found.revision != expected {
+            return Err(WriteFault::Conflict);
+        }
+        if found.value.is_some() {
+            return self.bucket.purge(&key, expected).await;
+        }
+        self.bucket.erase(&key, expected).await.map_err(unknown)?;
+        Ok(expected)
     }
 
     pub(crate) async fn read_group(&self) -> Result<GroupView, Fault> {

@@ -191,3 +191,31 @@ async fn a_message_that_belongs_to_no_key_holds_nobody_up() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_group_whose_members_always_have_new_names_leaves_nothing_behind() {
+    let setup = Setup {
+        session_timeout: Duration::from_millis(300),
+        ..Setup::new(Kind::Transformed, Limits)
+    };
+    let mut world = World::start(setup).await;
+    world.join("stays").await;
+    for id in ["left-1", "left-2"] {
+        world.join(id).await;
+        world.leave(id).await;
+    }
+    let bucket = world.bucket().await.unwrap();
+    let (mut record, _) = world.member("stays").await.unwrap();
+    record.state = jetring::records::MemberState::Dead;
+    let dead = world.keys().member(&jetring::MemberId::new("dead").unwrap());
+    let dead = bucket.put(dead, jetring::records::encode(&record).into()).await;
+    dead.unwrap();
+    let pattern = format!("{}{}", bucket.prefix, world.keys().members());
+    eventually("only the living have records or tombstones", async || {
+        let subjects = bucket.stream.info_with_subjects(&pattern).await.unwrap();
+        let subjects: Vec<_> = futures_util::TryStreamExt::try_collect(subjects).await.unwrap();
+        if subjects.len() == 1 { Ok(()) } else { Err(subjects) }
+    })
+    .await;
+    world.wait_settled(&["stays"]).await;
+}

@@ -434,3 +434,22 @@ fn filters_found_later_are_opened_from_the_groups_start() {
     let opened = |command: &Command| matches!(command, Command::Open { filter, marks, .. } if *filter == new && marks.floor.sequence == 0);
     assert_eq!(rig.count_since(from, opened), 1);
 }
+
+#[test]
+fn filters_found_while_their_partition_is_being_opened_are_not_forgotten() {
+    let closes = |command: &Command| matches!(command, Command::WriteProgress(_, P, ..));
+    let mut rig = Rig::new();
+    rig.hold = Some(Box::new(closes));
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(seconds(1));
+    let closing = rig.take(closes);
+    // The listing was made without it, and a stream that does not move is not looked at again.
+    let new = crate::lanes::Filter::new("t.new");
+    rig.step(Event::Discovered(BTreeMap::from([(P, vec![new.clone()])])));
+    rig.hold = None;
+    rig.answer(&closing);
+    rig.run();
+    let opened = |command: &Command| matches!(command, Command::Open { filter, marks, .. } if *filter == new && marks.floor.sequence == 0);
+    assert_eq!(rig.count(opened), 1);
+}
