@@ -16,10 +16,12 @@ use crate::handler::Handler;
 use crate::ids::{GroupName, Incarnation, MemberId, Partition};
 use crate::lanes::{self, Lanes};
 use crate::member::Member;
-use crate::nats::Nats;
 use crate::nats::consumers::ConsumerSettings;
 use crate::nats::prepare::Ready;
+use crate::nats::records::Records;
+use crate::nats::{Nats, no_answer};
 use crate::partitioning::Strategy;
+use crate::records::Keys;
 
 /// A group: a named set of members that share the work of one stream. Describing it touches no server.
 ///
@@ -148,6 +150,9 @@ impl Group {
         self.settings.validate()?;
         let nats = self.nats(client);
         let ready = nats.prepare(&self.settings, None).await?;
+        let records = Records::new(ready.bucket.clone(), Keys::new(&self.name));
+        let what = || format!("reading the records of the group {}", self.name);
+        nats.bounded(what, records.check()).await?;
         let seed = nuid::next().to_string();
         let engine = Engine::new(self.engine_settings(&id, &ready), seed.clone());
         let lanes = Lanes::new(self.lane_settings(), xxhash_rust::xxh3::xxh3_64(seed.as_bytes()));
@@ -169,11 +174,17 @@ impl Group {
         self.entered(member).await
     }
 
-    /// Waits until the member has entered, or has ended.
+    /// Waits until the member has entered, or has ended. One that does neither in time, because the server does not answer any more,
+    /// is dropped and so leaves.
     async fn entered(&self, mut member: Member) -> Result<Member, Error> {
         let past_joining = |status: &Status| status.phase != MemberPhase::Joining;
-        let phase = member.wait_until(past_joining).await.map(|status| status.phase);
-        match phase {
+        // A predecessor is observed for one session timeout.
+        let limit = self.settings.session_timeout * 2 + self.settings.request_timeout * 4;
+        let Ok(found) = tokio::time::timeout(limit, member.wait_until(past_joining)).await else {
+            let what = format!("entering the group {} as {}", self.name, member.id());
+            return Err(no_answer(what, format!("nothing came within {limit:?}")));
+        };
+        match found.map(|status| status.phase) {
             Ok(MemberPhase::Ended) | Err(_) => Err(member.ended().await),
             Ok(_) => Ok(member),
         }

@@ -185,6 +185,11 @@ impl<H: Handler> Driver<H> {
         self.handler_tasks.wait().await;
         self.background.shutdown().await;
         let stop = self.stop.take().unwrap_or(Stop::Left);
+        if stop != Stop::Left {
+            // Whoever holds the member may not look at it before it is to leave.
+            let (group, member) = (&self.parts.nats.group, self.parts.engine.member());
+            tracing::error!(%group, %member, ?stop, "the member has ended");
+        }
         self.publish_status(Some(&stop));
         // Without a sender the answers end; what was finished last is acked before the member is gone.
         drop(self.acks);

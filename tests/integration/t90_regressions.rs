@@ -219,3 +219,48 @@ async fn a_group_whose_members_always_have_new_names_leaves_nothing_behind() {
     .await;
     world.wait_settled(&["stays"]).await;
 }
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_refuses_a_joiner_and_names_the_key() {
+    let mut world = World::new().await;
+    world.join("a").await;
+    let bucket = world.bucket().await.unwrap();
+    for (id, value, text) in [("b", r#"{"v":2}"#, "version 2"), ("c", "{}", "cannot be read")] {
+        let key = world.keys().member(&jetring::MemberId::new(id).unwrap());
+        bucket.put(&key, value.into()).await.unwrap();
+        let error = world.try_join(id).await.unwrap_err();
+        assert!(matches!(&error, jetring::Error::Record(_)), "{error:?}");
+        assert!(
+            error.to_string().contains(&key) && error.to_string().contains(text),
+            "{error}"
+        );
+        bucket.purge(&key).await.unwrap();
+    }
+    world.join("b").await;
+    world.wait_settled(&["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn a_join_that_the_server_stops_answering_ends_in_time() {
+    let mut world = World::start_on_own_server(Setup::new(Kind::Transformed, Limits).mortal()).await;
+    world.join("a").await;
+    world.wait_settled(&["a"]).await;
+    // The predecessor is observed, and meanwhile the server goes away.
+    let (member, _) = world.member("a").await.unwrap();
+    let bucket = world.bucket().await.unwrap();
+    let key = world.keys().member(&jetring::MemberId::new("b").unwrap());
+    bucket
+        .put(&key, jetring::records::encode(&member).into())
+        .await
+        .unwrap();
+    let client = async_nats::connect(&world.url).await.unwrap();
+    let group = world.setup.group();
+    let join = tokio::spawn(async move { group.join(&client, "b", |_: Delivery| async { Ok(()) }).await });
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.server().stop().await.unwrap();
+    let joined = tokio::time::timeout(Duration::from_secs(20), join)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(joined.unwrap_err().is_retryable());
+}
