@@ -254,6 +254,22 @@ fn a_release_seen_while_the_owner_is_read_is_acted_on_at_once() {
 }
 
 #[test]
+fn a_release_seen_while_the_claim_is_read_is_acted_on_at_once() {
+    let reads_claim = |command: &Command| matches!(command, Command::ReadClaim(_, P));
+    let mut rig = held_by_b();
+    rig.hold = Some(Box::new(reads_claim));
+    start(&mut rig);
+    rig.advance(millis(100));
+    let (read, before) = (rig.take(reads_claim), rig.server.claim(P));
+    rig.server.put_claim(P, Some(claim("b", "b-1", ClaimState::Released)));
+    rig.run();
+    rig.hold = None;
+    rig.reply(&read, Reply::Claim(Ok(before)));
+    rig.run();
+    assert!(holds(&rig));
+}
+
+#[test]
 fn a_win_whose_reply_is_lost_is_adopted_when_it_is_read() {
     let mut rig = Rig::new();
     rig.watching = false;
