@@ -1,6 +1,7 @@
 //! Tests by rule, and random histories checked against what lanes promise.
 
 mod bench;
+mod care;
 mod check;
 mod floor;
 mod gap;

@@ -13,7 +13,7 @@ use self::server::Consumer;
 pub(super) use self::step::{Ending, Step};
 use super::bench::settings;
 use super::check::{Check, Event, Place};
-use crate::ids::{Epoch, FencingToken, Partition};
+use crate::ids::{Epoch, FencingToken, Incarnation, Partition};
 use crate::lanes::{Filter, Found, Lanes, Marks, Outcome, ReadId, RunId, Settings, Status};
 use crate::time::Time;
 
@@ -46,6 +46,11 @@ pub(super) struct World {
     moving: BTreeMap<Partition, usize>,
     stopping: BTreeSet<Partition>,
     records: BTreeMap<Place, Marks>,
+    /// Partitions whose record is waited for.
+    unrecorded: BTreeSet<Partition>,
+    /// Up to where a member that died may have begun with messages.
+    careful: BTreeMap<Place, u64>,
+    crashes: u32,
     consumers: BTreeMap<Place, Consumer>,
     next_run: u64,
     pub(super) check: Check,
@@ -83,6 +88,8 @@ pub(super) fn small_settings() -> Settings {
     settings.max_ranges = NonZeroUsize::new(3).unwrap();
     settings.several_filters = true;
     settings.retry.max_attempts = NonZeroU32::new(3);
+    settings.max_kills = NonZeroU32::MIN;
+    settings.dead_letter_killers = true;
     settings
 }
 
@@ -110,13 +117,16 @@ impl World {
             moving: BTreeMap::new(),
             stopping: BTreeSet::new(),
             records: BTreeMap::new(),
+            unrecorded: BTreeSet::new(),
+            careful: BTreeMap::new(),
+            crashes: 0,
             consumers: BTreeMap::new(),
             next_run: 0,
             check: Check::default(),
             asked: BTreeMap::new(),
         };
         for number in 0..PARTITIONS {
-            world.take_over(Partition(number.into()), usize::from(number) % 2, true);
+            world.take_over(Partition(number.into()), usize::from(number) % 2, true, None);
         }
         world
     }
@@ -156,6 +166,12 @@ impl World {
             Step::Purge { which } => self.purge(which),
             Step::Tick { millis } => self.tick(millis),
             Step::Checkpoint { partition } => self.checkpoint(Partition(u16::from(partition % PARTITIONS))),
+            Step::Record { which } => {
+                let count = self.unrecorded.len().max(1);
+                if let Some(&partition) = self.unrecorded.iter().nth(usize::from(which) % count) {
+                    self.checkpoint(partition);
+                }
+            }
             Step::Stop { partition } => self.stop(Partition(u16::from(partition % PARTITIONS))),
             Step::Cancel { partition } => {
                 let partition = Partition(u16::from(partition % PARTITIONS));
@@ -187,6 +203,9 @@ impl World {
             for member in 0..2 {
                 self.members[member].lanes.dispatch();
                 self.carry_out();
+            }
+            for partition in self.unrecorded.clone() {
+                self.checkpoint(partition);
             }
             while self.members.iter().any(|member| !member.runs.is_empty()) {
                 self.end(0, Ending::Success);
@@ -357,9 +376,12 @@ impl World {
 
     fn checkpoint(&mut self, partition: Partition) {
         if let Some(&owner) = self.owners.get(&partition) {
-            let progress = self.members[owner].lanes.progress(partition);
+            let lanes = &mut self.members[owner].lanes;
+            let (progress, changes) = (lanes.progress(partition), lanes.changes(partition));
+            lanes.recorded(partition, FencingToken(self.tokens[&partition]), changes);
             self.record(partition, progress);
         }
+        self.unrecorded.remove(&partition);
     }
 
     fn record(&mut self, partition: Partition, progress: BTreeMap<Filter, Marks>) {
@@ -382,7 +404,7 @@ impl World {
         self.forget_letters(owner, partition);
         self.members[owner].lanes.close(partition);
         if to == owner {
-            self.take_over(partition, to, false);
+            self.take_over(partition, to, false, None);
         } else {
             self.moving.insert(partition, to);
         }
@@ -413,18 +435,20 @@ impl World {
             .filter(|(_, to)| **to != dead)
             .map(|(&p, &to)| (p, to))
             .collect();
+        self.crashes += 1;
+        let life = Incarnation::new(&format!("{}", self.crashes), 1);
         for partition in orphans {
             self.stopping.remove(&partition);
-            self.take_over(partition, 1 - dead, false);
+            self.take_over(partition, 1 - dead, false, Some(&life));
         }
         // Those who waited for its handlers to end wait no longer.
         for (partition, to) in waiting {
             self.moving.remove(&partition);
-            self.take_over(partition, to, false);
+            self.take_over(partition, to, false, None);
         }
     }
 
-    fn take_over(&mut self, partition: Partition, to: usize, graceful: bool) {
+    fn take_over(&mut self, partition: Partition, to: usize, graceful: bool, died: Option<&Incarnation>) {
         let token = self.tokens.entry(partition).or_insert(0);
         *token += 1;
         let epoch = Epoch {
@@ -433,14 +457,28 @@ impl World {
         };
         self.owners.insert(partition, to);
         for place in places().into_iter().filter(|place| place.0 == partition) {
-            let record = self.records.get(&place).cloned().unwrap_or_default();
+            let record = self.records.entry(place.clone()).or_default();
+            let careful_until = match died {
+                Some(life) => {
+                    record.blame(life);
+                    self.last
+                }
+                None => {
+                    record.forget_started();
+                    0
+                }
+            };
+            let record = record.clone();
+            self.careful.insert(place.clone(), careful_until);
             self.check.event(Event::Takeover {
                 place: place.clone(),
                 record: record.clone(),
                 graceful,
             });
             self.create(&place, epoch, record.floor.sequence);
-            self.members[to].lanes.open(partition, place.1, epoch, record);
+            let lanes = &mut self.members[to].lanes;
+            lanes.open(partition, place.1.clone(), epoch, record);
+            lanes.be_careful(partition, &place.1, careful_until);
         }
     }
 }
