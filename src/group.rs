@@ -230,6 +230,8 @@ impl Group {
                 max: settings.retry.max,
                 max_attempts: settings.retry.max_attempts,
             },
+            max_kills: settings.max_kills,
+            dead_letter_killers: settings.dead_letter_killers,
         }
     }
 

@@ -109,8 +109,8 @@ impl Purpose {
             Self::Partition(_, _, ask) => match ask {
                 PartitionAsk::ReadClaim | PartitionAsk::Confirm => Reply::Claim(Err(fault())),
                 PartitionAsk::ReadOwner(_) => Reply::Member(Err(fault())),
-                PartitionAsk::Win(..) | PartitionAsk::Raise | PartitionAsk::CloseProgress => written(),
-                PartitionAsk::Save(_) | PartitionAsk::Release => written(),
+                PartitionAsk::Win(..) | PartitionAsk::Raise | PartitionAsk::CloseProgress(_) => written(),
+                PartitionAsk::Save(..) | PartitionAsk::Release => written(),
                 PartitionAsk::ReadProgress | PartitionAsk::ReadForSave => Reply::Progress(Err(fault())),
                 PartitionAsk::Inspect(..) => Reply::Consumer(Err(fault())),
                 PartitionAsk::Create(_) => Reply::Created(Err(CreateFault::Unknown(fault().0))),
@@ -142,8 +142,9 @@ pub(super) enum PartitionAsk {
     Win(ClaimRecord, Revision),
     Raise,
     ReadProgress,
-    CloseProgress,
-    Save(ProgressRecord),
+    CloseProgress(ProgressRecord),
+    /// Write this, which the lanes had at this number of changes.
+    Save(ProgressRecord, u64),
     ReadForSave,
     Release,
     Confirm,

@@ -249,9 +249,12 @@ impl Engine {
             } => self.with_slot(partition, |slot, cx, _| {
                 slot.on_reopen(cx, &filter, epoch, floor, reason);
             }),
-            Event::Checkpoint { partition, marks } => {
-                self.with_slot(partition, |slot, cx, _| slot.on_checkpoint(cx, marks));
-            }
+            Event::Checkpoint {
+                partition,
+                marks,
+                changes,
+                urgent,
+            } => self.with_slot(partition, |slot, cx, _| slot.on_checkpoint(cx, marks, changes, urgent)),
             Event::Discovered(filters) => {
                 for (partition, filters) in filters {
                     self.with_slot(partition, |slot, cx, around| slot.on_discovered(cx, around, &filters));
@@ -467,6 +470,9 @@ impl Engine {
         if self.in_group() {
             self.membership
                 .observe(&self.cx, self.cx.settings.member.clone(), self.presence.entry());
+            for incarnation in self.membership.take_rejoined() {
+                self.each_slot(|slot, cx, _| slot.absolve(cx, &incarnation));
+            }
             self.membership.on_wake(&mut self.cx);
             if self.membership.adjust_watch(&mut self.cx) {
                 self.cx.ask(Purpose::Refresh, Command::ReadGroup);
@@ -568,8 +574,12 @@ impl PartitionSlot {
             }
             (PartitionAsk::Raise, Reply::Written(result)) => self.on_raised(cx, around, result),
             (PartitionAsk::ReadProgress, Reply::Progress(result)) => self.on_progress_read(cx, around, result),
-            (PartitionAsk::CloseProgress, Reply::Written(result)) => self.on_progress_closed(cx, around, result),
-            (PartitionAsk::Save(written), Reply::Written(result)) => self.on_progress_written(cx, written, result),
+            (PartitionAsk::CloseProgress(written), Reply::Written(result)) => {
+                self.on_progress_closed(cx, around, written, result);
+            }
+            (PartitionAsk::Save(written, changes), Reply::Written(result)) => {
+                self.on_progress_written(cx, written, changes, result);
+            }
             (PartitionAsk::ReadForSave, Reply::Progress(result)) => self.on_read_for_save(cx, result),
             (PartitionAsk::Release, Reply::Written(result)) => self.on_release_written(cx, result),
             (PartitionAsk::Release, Reply::Claim(result)) => self.on_release_read(cx, around, result),

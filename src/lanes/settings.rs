@@ -34,6 +34,10 @@ pub struct Settings {
     pub ack_wait: Duration,
     /// How a failed message is tried again.
     pub retry: Retry,
+    /// How often a message may have ended its process while nothing else ran before it is not run any more.
+    pub max_kills: NonZeroU32,
+    /// Whether such a message becomes a dead letter. Otherwise its key waits.
+    pub dead_letter_killers: bool,
 }
 
 /// How a failed message is tried again.

@@ -218,15 +218,25 @@ impl Member {
         self.checkpoint_at = self.now + CHECKPOINT;
         let partitions: BTreeSet<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
         for partition in partitions {
-            let changes = self.lanes.changes(partition);
-            if self.saved.insert(partition, changes) != Some(changes) {
-                let mut marks = self.lanes.progress(partition);
-                if self.plant == Some(Plant::ProgressAhead) {
-                    marks.values_mut().for_each(|marks| marks.floor.sequence += 20);
-                }
-                self.step(Event::Checkpoint { partition, marks });
+            if self.saved.get(&partition) != Some(&self.lanes.changes(partition)) {
+                self.save(partition, false);
             }
         }
+    }
+
+    fn save(&mut self, partition: Partition, urgent: bool) {
+        let changes = self.lanes.changes(partition);
+        self.saved.insert(partition, changes);
+        let mut marks = self.lanes.progress(partition);
+        if self.plant == Some(Plant::ProgressAhead) {
+            marks.values_mut().for_each(|marks| marks.floor.sequence += 20);
+        }
+        self.step(Event::Checkpoint {
+            partition,
+            marks,
+            changes,
+            urgent,
+        });
     }
 
     fn act(&mut self, action: Action<u64>) {
@@ -258,6 +268,7 @@ impl Member {
                 self.step(Event::Drained { partition, marks });
             }
             Action::Ended { partition, token } => self.step(Event::Ended { partition, token }),
+            Action::Record { partition } => self.save(partition, true),
             Action::Read { read, sequence, .. } => self.out.push(Out::Read(read, sequence)),
             // No message is given up here, and one that is gone counts as finished.
             Action::DeadLetter(_) | Action::Parked(_) | Action::Gone { .. } => {}
@@ -285,10 +296,12 @@ impl Member {
                 filter,
                 epoch,
                 marks,
+                careful_until,
             } => {
                 self.out.push(Out::Opened(partition, epoch.token));
                 self.pulls.insert((partition, filter.clone()), (epoch, 0));
-                self.lanes.open(partition, filter, epoch, marks);
+                self.lanes.open(partition, filter.clone(), epoch, marks);
+                self.lanes.be_careful(partition, &filter, careful_until);
             }
             Command::Reopen {
                 partition,
@@ -299,6 +312,8 @@ impl Member {
                 self.lanes.reopen(partition, &filter, epoch);
             }
             Command::Truncate(partition, last) => self.truncate(partition, last),
+            Command::Recorded(partition, token, changes) => self.lanes.recorded(partition, token, changes),
+            Command::Absolve(partition, incarnation) => self.lanes.absolve(partition, &incarnation),
             Command::Drain(partition) => self.lanes.stop(partition),
             Command::CancelHandlers(partition) => self.lanes.cancel(partition),
             Command::Close(..) if self.plant == Some(Plant::LeaseIgnored) => {}

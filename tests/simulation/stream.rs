@@ -166,6 +166,7 @@ impl Stream {
         self.consumers.get(name).map(|consumer| Position {
             ack_floor: consumer.ack_floor(),
             start: consumer.start,
+            delivered: consumer.last_delivered,
         })
     }
 

@@ -149,7 +149,11 @@ fn without_claim_and_consumers_nothing_is_waited_for() {
 #[test]
 fn without_a_claim_but_with_a_consumer_of_the_partition_a_full_session_timeout_is_waited() {
     let mut rig = Rig::new();
-    let position = Position { ack_floor: 7, start: 1 };
+    let position = Position {
+        ack_floor: 7,
+        start: 1,
+        delivered: 7,
+    };
     rig.server.consumers.insert(consumer(P, BUCKET_CREATED + 500), position);
     start(&mut rig);
     rig.advance(millis(3_950));
@@ -162,7 +166,11 @@ fn without_a_claim_but_with_a_consumer_of_the_partition_a_full_session_timeout_i
 #[test]
 fn consumers_from_before_the_bucket_make_every_absent_claim_wait() {
     let mut rig = Rig::new();
-    let position = Position { ack_floor: 7, start: 1 };
+    let position = Position {
+        ack_floor: 7,
+        start: 1,
+        delivered: 7,
+    };
     rig.server
         .consumers
         .insert(consumer(Partition(3), BUCKET_CREATED - 500), position);
@@ -179,7 +187,11 @@ fn members_that_start_together_do_not_wait_for_each_others_consumers() {
     rig.peer("b", 0);
     rig.server
         .put_claim(Partition(3), Some(claim("b", "b-1", ClaimState::Held)));
-    let position = Position { ack_floor: 0, start: 1 };
+    let position = Position {
+        ack_floor: 0,
+        start: 1,
+        delivered: 0,
+    };
     rig.server
         .consumers
         .insert(consumer(Partition(3), BUCKET_CREATED + 5), position);

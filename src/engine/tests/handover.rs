@@ -88,6 +88,16 @@ fn reopen(rig: &mut Rig, floor: u64, reason: ReopenReason) {
     rig.step(event);
 }
 
+/// What the lanes have finished; the number of changes is the floor.
+fn checkpoint(floor: u64, urgent: bool) -> Event {
+    Event::Checkpoint {
+        partition: P,
+        marks: finished(floor),
+        changes: floor,
+        urgent,
+    }
+}
+
 #[test]
 fn the_progress_is_saved_and_confirmed_before_the_claim_is_released() {
     let (mut rig, from) = giving();
@@ -217,32 +227,20 @@ fn a_checkpoint_is_saved_one_at_a_time_and_a_failed_one_is_made_up_for() {
     rig.hold = Some(Box::new(saves));
     let from = rig.log.len();
     for floor in [10, 20, 30] {
-        rig.step(Event::Checkpoint {
-            partition: P,
-            marks: finished(floor),
-        });
+        rig.step(checkpoint(floor, false));
     }
     assert_eq!(rig.count_since(from, saves), 1);
     let first = rig.take(saves);
     rig.server.answer(&first);
     rig.lose(&first);
     rig.hold = None;
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(40),
-    });
+    rig.step(checkpoint(40, false));
     rig.run();
     // It conflicted with the first one, which had landed; the next one goes through.
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(50),
-    });
+    rig.step(checkpoint(50, false));
     rig.run();
     assert_eq!(rig.server.progress[&P].value.clone().unwrap().filters, finished(50));
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(50),
-    });
+    rig.step(checkpoint(50, false));
     assert_eq!(rig.waiting, []);
 }
 
@@ -317,10 +315,7 @@ fn a_consumer_that_is_lost_again_and_again_is_not_reopened_hot() {
 #[test]
 fn the_periodic_listing_finds_a_missing_consumer_and_reopens_it_at_what_was_saved() {
     let mut rig = Rig::serving();
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(70),
-    });
+    rig.step(checkpoint(70, false));
     rig.run();
     rig.server.consumers.retain(|name, _| name.partition != P);
     let from = rig.log.len();
@@ -333,9 +328,14 @@ fn the_periodic_listing_finds_a_missing_consumer_and_reopens_it_at_what_was_save
 fn leftover(rig: &mut Rig, token: FencingToken, reopen: u32) -> ConsumerName {
     let group = GroupName::new("g").unwrap();
     let name = ConsumerName::new(&group, P, &filter(P), Epoch { token, reopen });
-    rig.server
-        .consumers
-        .insert(name.clone(), Position { ack_floor: 0, start: 1 });
+    rig.server.consumers.insert(
+        name.clone(),
+        Position {
+            ack_floor: 0,
+            start: 1,
+            delivered: 0,
+        },
+    );
     name
 }
 

@@ -30,6 +30,8 @@ pub(super) fn settings() -> Settings {
             max: Duration::from_secs(1),
             max_attempts: None,
         },
+        max_kills: NonZeroU32::new(3).unwrap(),
+        dead_letter_killers: false,
     }
 }
 
@@ -267,6 +269,21 @@ impl Bench {
             Action::Ended { token, .. } => Some(*token),
             _ => None,
         })
+    }
+
+    /// The partitions whose record is asked for.
+    pub(super) fn records(&mut self) -> Vec<Partition> {
+        self.take(|action| match action {
+            Action::Record { partition } => Some(*partition),
+            _ => None,
+        })
+    }
+
+    /// The record of the partition is written as it is now.
+    pub(super) fn recorded(&mut self) -> Marks {
+        let changes = self.lanes.changes(P);
+        self.lanes.recorded(P, self.epoch.token, changes);
+        self.marks()
     }
 
     pub(super) fn marks(&self) -> Marks {
