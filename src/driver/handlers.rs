@@ -1,5 +1,6 @@
 //! Running handlers and answering the server for them.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dead_letters::Origin;
 use crate::handler::{Cancellation, Delivery, Failure, FailureKind, Handler, Message};
-use crate::lanes::{DeadLetter, Outcome, Run};
+use crate::lanes::{DeadLetter, Outcome, Run, RunId};
 use crate::nats::unix_nanos;
 use crate::time::Time;
 
@@ -70,7 +71,7 @@ impl<H: Handler> Driver<H> {
             );
         }
         let cancel = CancellationToken::new();
-        self.runs.insert(run.run, cancel.clone());
+        self.runs.0.insert(run.run, cancel.clone());
         let id = run.run;
         let delivery = Delivery {
             message: run.message,
@@ -89,14 +90,50 @@ impl<H: Handler> Driver<H> {
             grace: self.parts.settings.cancel_grace(),
         };
         self.handler_tasks.spawn(async move {
-            let outcome = if cancel.is_cancelled() || lease.is_over(clock.now()) {
+            let mut ending = Ending {
+                sender,
+                run: id,
+                outcome: None,
+            };
+            ending.outcome = Some(if cancel.is_cancelled() || lease.is_over(clock.now()) {
                 Outcome::Cancelled
+            } else if delivery.message.stray {
+                Outcome::Reject {
+                    error: Message::STRAY.to_owned(),
+                }
             } else {
                 handle(&*handler, delivery, &cancel, limits).await
-            };
+            });
             // The future is gone by now: whoever is told this may rely on it.
-            sender.send(Input::Ended(id, outcome)).ok();
         });
+    }
+}
+
+/// Tells the loop that a handler has ended, also when its task was torn down by a panic of a value that its future held.
+struct Ending {
+    sender: mpsc::UnboundedSender<Input>,
+    run: RunId,
+    outcome: Option<Outcome>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take().unwrap_or_else(|| Outcome::Retry {
+            after: None,
+            error: "the handler panicked when it was dropped".to_owned(),
+        });
+        self.sender.send(Input::Ended(self.run, outcome)).ok();
+    }
+}
+
+/// The handlers that run. When the loop ends, however it does, those that still run are told to end: nobody would watch over their
+/// lease any more.
+#[derive(Debug, Default)]
+pub(super) struct Runs(pub(super) HashMap<RunId, CancellationToken>);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.0.values().for_each(CancellationToken::cancel);
     }
 }
 

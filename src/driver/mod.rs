@@ -14,7 +14,7 @@ mod commands;
 mod handlers;
 mod status;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -40,7 +40,7 @@ use crate::nats::records::Records;
 pub(crate) use status::Listener;
 pub use status::Status;
 
-use handlers::Lease;
+use handlers::{Lease, Runs};
 
 /// The loop looks up at least this often: a timer may sleep through a suspended machine, and a lost connection is only seen by
 /// looking.
@@ -104,7 +104,7 @@ pub(crate) struct Driver<H> {
     acks: mpsc::UnboundedSender<handlers::Answer>,
     answer_sender: JoinHandle<()>,
     pulls: BTreeMap<(Partition, Filter), PullLoop>,
-    runs: HashMap<RunId, CancellationToken>,
+    runs: Runs,
     /// The revision of a partition's marks that was last handed to the engine for saving.
     saved: BTreeMap<Partition, u64>,
     requests: Arc<Semaphore>,
@@ -134,7 +134,7 @@ impl<H: Handler> Driver<H> {
             acks,
             answer_sender,
             pulls: BTreeMap::new(),
-            runs: HashMap::new(),
+            runs: Runs::default(),
             saved: BTreeMap::new(),
             requests: Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT)),
             handler_tasks: TaskTracker::new(),
@@ -185,6 +185,11 @@ impl<H: Handler> Driver<H> {
         self.handler_tasks.wait().await;
         self.background.shutdown().await;
         let stop = self.stop.take().unwrap_or(Stop::Left);
+        if stop != Stop::Left {
+            // Whoever holds the member may not look at it before it is to leave.
+            let (group, member) = (&self.parts.nats.group, self.parts.engine.member());
+            tracing::error!(%group, %member, ?stop, "the member has ended");
+        }
         self.publish_status(Some(&stop));
         // Without a sender the answers end; what was finished last is acked before the member is gone.
         drop(self.acks);
@@ -233,7 +238,7 @@ impl<H: Handler> Driver<H> {
             Input::Opened(records) => self.records = Some(*records),
             Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
             Input::Ended(run, outcome) => {
-                self.runs.remove(&run);
+                self.runs.0.remove(&run);
                 let now = self.clock.now();
                 self.parts.lanes.ended(now, run, outcome);
             }
@@ -256,23 +261,27 @@ impl<H: Handler> Driver<H> {
     }
 
     fn deliver(&mut self, partition: Partition, filter: &Filter, epoch: Epoch, message: PulledMessage) {
-        let Some(resolved) = self.parts.nats.strategy.resolve(&message.subject) else {
-            // It belongs to no key, so nobody may handle it; it is left unacked and shows as lag.
-            tracing::error!(subject = message.subject, %filter, "a message with a subject that is not of this group's pattern");
-            return;
+        // One that belongs to no key is handled by nobody, but the lanes must know of it: to them it would be a lost delivery. Under a
+        // key of its own it is given up without holding any other.
+        let resolved = self.parts.nats.strategy.resolve(&message.subject);
+        let stray = resolved.is_none();
+        let (key, subject) = match resolved {
+            Some(resolved) => (resolved.key, resolved.subject),
+            None => (message.subject.clone(), message.subject),
         };
         let delivered = Delivered {
             stream_sequence: message.stream_sequence,
             read_sequence: message.stream_sequence,
             consumer_sequence: message.consumer_sequence,
             time: message.time,
-            key: resolved.key.into(),
+            key: key.into(),
             reply: message.reply.into(),
             bytes: message.bytes,
             message: Arc::new(Message {
-                subject: resolved.subject.into(),
+                subject: subject.into(),
                 payload: message.payload,
                 headers: message.headers,
+                stray,
             }),
         };
         let now = self.clock.now();
@@ -343,7 +352,7 @@ impl<H: Handler> Driver<H> {
         match action {
             Action::Run(run) => self.run_handler(run),
             Action::Cancel { run } => {
-                if let Some(cancel) = self.runs.get(&run) {
+                if let Some(cancel) = self.runs.0.get(&run) {
                     cancel.cancel();
                 }
             }
@@ -511,7 +520,7 @@ impl<H: Handler> Driver<H> {
     }
 
     fn overrun(&self) {
-        let running = self.runs.len();
+        let running = self.runs.0.len();
         if running == 0 {
             // Partitions are still being closed, but no handler is left in them.
             return;

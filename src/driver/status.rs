@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,8 +59,11 @@ impl Listener {
         Self(Arc::new(call))
     }
 
+    /// A listener only looks on: one that panics must not take the member with it.
     pub(super) fn call(&self, change: &Change) {
-        (self.0)(change);
+        if catch_unwind(AssertUnwindSafe(|| (self.0)(change))).is_err() {
+            tracing::error!(?change, "the listener panicked");
+        }
     }
 }
 

@@ -45,7 +45,7 @@ pub enum Command {
     ReadMember(Ticket, MemberId),
     /// Compare-and-set one member record.
     WriteMember(Ticket, MemberId, MemberRecord, Revision),
-    /// Remove one member record if it is still at the revision.
+    /// Remove one member record if it is still at the revision: a record leaves a tombstone, and a tombstone leaves nothing.
     PurgeMember(Ticket, MemberId, Revision),
     /// Read all member records, and then the assignment.
     ReadGroup(Ticket),

@@ -92,11 +92,6 @@ impl FilterSlot {
         }
     }
 
-    /// Whether `name` is deleted in the course of opening this one.
-    pub(super) fn replaces(&self, name: &ConsumerName) -> bool {
-        self.old.contains(name)
-    }
-
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, FilterStage::Open(_))
     }

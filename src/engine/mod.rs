@@ -222,14 +222,19 @@ impl Engine {
             }
             Event::Seen(seen) => self.on_seen(seen),
             Event::Done(ticket, reply) => {
-                if let Some(purpose) = self.cx.pending.remove(&ticket) {
-                    self.on_done(purpose, reply);
+                if let Some(asked) = self.cx.pending.remove(&ticket) {
+                    if self.in_group() && asked.shows_younger_bucket(&reply) {
+                        // Its claims and tokens mean nothing there; what it has just written, a new incarnation judges.
+                        let turn = self.presence.fence(&mut self.cx, FenceReason::YoungerBucket);
+                        return self.take_turn(Some(turn));
+                    }
+                    self.on_done(asked.purpose, reply);
                 }
             }
             Event::Unanswered(ticket) => {
-                if let Some(purpose) = self.cx.pending.remove(&ticket) {
-                    let reply = purpose.unanswered();
-                    self.on_done(purpose, reply);
+                if let Some(asked) = self.cx.pending.remove(&ticket) {
+                    let reply = asked.purpose.unanswered();
+                    self.on_done(asked.purpose, reply);
                 }
             }
             Event::Leave => self.presence.leave(&mut self.cx),
@@ -413,6 +418,7 @@ impl Engine {
     fn on_fenced(&mut self) {
         // Whatever is still under way was asked by an incarnation that is over.
         self.cx.pending.clear();
+        self.cx.known = Revision(0);
         self.each_slot(|slot, cx, _| slot.fence(cx));
         self.membership.reset();
         self.planner.reset();
@@ -422,6 +428,7 @@ impl Engine {
     }
 
     fn on_group_view(&mut self, view: GroupView) {
+        self.membership.forget_gone(&mut self.cx, &view.members);
         self.membership.reconcile(&self.cx, view.members);
         self.on_assignment(view.assignment);
     }
@@ -487,10 +494,13 @@ impl Engine {
 
     fn set_wanted(&mut self) {
         let giving_up = self.giving_up();
+        let leaving = self.presence.phase == Phase::Leaving;
         let me: &MemberId = &self.cx.settings.member;
         let record = self.assignment.value.as_ref().filter(|_| !giving_up);
         for slot in &mut self.slots {
-            let mine = record.is_some_and(|record| record.owner(slot.partition) == Some(me));
+            // One that leaves keeps what it has until somebody else is to have it, and takes nothing more.
+            let may = !leaving || !slot.is_idle();
+            let mine = may && record.is_some_and(|record| record.owner(slot.partition) == Some(me));
             slot.wanted = record.filter(|_| mine).map(|record| record.generation);
         }
     }
@@ -565,7 +575,7 @@ impl PartitionSlot {
             (PartitionAsk::Raise, Reply::Written(result)) => self.on_raised(cx, around, result),
             (PartitionAsk::ReadProgress, Reply::Progress(result)) => self.on_progress_read(cx, around, result),
             (PartitionAsk::CloseProgress(written), Reply::Written(result)) => {
-                self.on_progress_closed(cx, written, result);
+                self.on_progress_closed(cx, around, written, result);
             }
             (PartitionAsk::Save(written, changes), Reply::Written(result)) => {
                 self.on_progress_written(cx, written, changes, result);

@@ -68,6 +68,8 @@ pub(super) struct PartitionSlot {
     pub(super) attempt: u32,
     /// The newest claim known here.
     claim: Entry<ClaimRecord>,
+    /// Whether a hint about the claim came since it was last asked for: then the answer may be the older of the two.
+    hinted: bool,
     /// Whether this member itself saw the newest claim go from held to released.
     saw_release: bool,
     /// Since when the claim, or its owner's record, has been missing at this claim revision.
@@ -87,6 +89,7 @@ impl PartitionSlot {
             stage: Stage::Idle,
             attempt: 0,
             claim: Entry::absent(),
+            hinted: false,
             saw_release: false,
             missing_since: None,
             told_waiting: false,
@@ -148,6 +151,7 @@ impl PartitionSlot {
 
     pub(super) fn read_claim(&mut self, cx: &mut Context) {
         self.stage = Stage::Reading;
+        self.hinted = false;
         let partition = self.partition;
         self.ask(cx, PartitionAsk::ReadClaim, |ticket| {
             Command::ReadClaim(ticket, partition)
@@ -187,6 +191,7 @@ impl PartitionSlot {
         if !self.see_claim(entry) {
             return;
         }
+        self.hinted = true;
         match &self.stage {
             Stage::Waiting(_) => self.judge(cx, around),
             Stage::Held(tenure) if tenure.is_contradicted_by(entry, cx, around.incarnation) => self.confirm_claim(cx),
@@ -226,9 +231,10 @@ impl PartitionSlot {
         result: Result<Entry<ClaimRecord>, Fault>,
     ) {
         match result {
+            // Taking the older one for the truth would mean to wait for a release that was already seen.
+            Ok(entry) if entry.revision < self.claim.revision && self.hinted => self.read_claim(cx),
             Ok(entry) => {
-                // The leader's word replaces whatever a hint said, for a hint may be from a bucket that is no more. Should the hint
-                // be the younger one, then the compare-and-set fails and the claim is read again.
+                // The leader's word replaces whatever an earlier hint said, for that may be from a bucket that is no more.
                 if !self.see_claim(&entry) && entry.revision < self.claim.revision {
                     self.claim = entry;
                     self.saw_release = false;

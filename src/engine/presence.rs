@@ -143,6 +143,10 @@ impl Presence {
     }
 
     fn prepare(&mut self, cx: &mut Context) {
+        if self.leave_requested {
+            // Asked for while an answer was awaited that has failed: there is nothing to hand over.
+            return self.stop(cx, Stop::Left);
+        }
         self.phase = Phase::Asking;
         cx.ask(Purpose::Presence(PresenceAsk::Prepare), Command::Prepare);
     }
@@ -205,8 +209,10 @@ impl Presence {
 
     fn retry_read(&mut self, cx: &Context) {
         let at = cx.retry_at();
+        let patience = cx.settings.session_timeout * 2;
         match &mut self.phase {
-            Phase::Observing { read_at, .. } => *read_at = Some(at),
+            // Not for ever: the bucket may be gone, and only preparing makes it anew.
+            Phase::Observing { read_at, since, .. } if cx.now.since(*since) < patience => *read_at = Some(at),
             phase => *phase = Phase::Pausing(at),
         }
     }
@@ -290,6 +296,7 @@ impl Presence {
         }
         self.sent.retain(|&beat, _| beat > found.beat);
         self.revision = revision;
+        cx.known = revision;
         self.in_flight = false;
         if matches!(self.phase, Phase::Active | Phase::Leaving) {
             // What has changed since that heartbeat was sent is written at once.

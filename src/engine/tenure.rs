@@ -50,6 +50,9 @@ pub(super) struct Tenure {
     pub(super) claim_revision: Revision,
     pub(super) step: Step,
     survey: Option<Survey>,
+    /// Filters that were discovered while the tenure was not yet serving: the listing may have been made before them, and they are
+    /// not told again.
+    discovered: BTreeSet<Filter>,
     progress: Option<Entry<ProgressRecord>>,
     /// The revision of the progress record to compare-and-set against.
     progress_revision: Revision,
@@ -86,6 +89,7 @@ impl Tenure {
             claim_revision,
             step: Step::Looking,
             survey: None,
+            discovered: BTreeSet::new(),
             progress: None,
             progress_revision: Revision(0),
             marks: BTreeMap::new(),
@@ -328,6 +332,7 @@ impl PartitionSlot {
     pub(super) fn on_progress_closed(
         &mut self,
         cx: &mut Context,
+        around: &mut Surroundings<'_>,
         written: ProgressRecord,
         result: Result<Revision, WriteFault>,
     ) {
@@ -337,7 +342,9 @@ impl PartitionSlot {
                 let Some(tenure) = self.tenure() else { return };
                 tenure.progress_revision = revision;
                 tenure.saved = Some(written.filters);
+                let discovered: Vec<Filter> = std::mem::take(&mut tenure.discovered).into_iter().collect();
                 self.open_filters(cx);
+                self.on_discovered(cx, around, &discovered);
             }
             // An older tenure has written since, or our write has landed unseen: read again, and decide again.
             Err(WriteFault::Conflict) => self.ask(cx, PartitionAsk::ReadProgress, |ticket| {
@@ -395,6 +402,7 @@ impl PartitionSlot {
         let start = around.start_sequence;
         let Some(tenure) = self.tenure() else { return };
         if tenure.step != Step::Serving {
+            tenure.discovered.extend(filters.iter().cloned());
             return;
         }
         for filter in filters {
@@ -442,15 +450,13 @@ impl PartitionSlot {
         let listed = || survey.consumers.iter().filter(|name| name.partition == partition);
         let token = tenure.token;
         let outdone = listed().any(|name| name.epoch.token > token);
-        // Also own ones that were replaced: a creation thought lost may land after its consumer's deletion.
-        let replaced = |name: &&ConsumerName| {
-            let slot = tenure.filters.iter().find(|(filter, _)| name.serves(filter));
-            slot.is_some_and(|(_, slot)| name.epoch < slot.epoch(token) && !slot.replaces(name))
+        // Also own ones that were replaced: a creation thought lost may land after its consumer's deletion. While a filter is
+        // being opened its predecessors are left to that: an interest stream forgets what no consumer wants.
+        let outlived = |name: &&ConsumerName| match tenure.filters.iter().find(|(filter, _)| name.serves(filter)) {
+            Some((_, slot)) => slot.is_open() && name.epoch < slot.epoch(token),
+            None => name.epoch.token < token,
         };
-        tenure.sweep = listed()
-            .filter(|name| name.epoch.token < token || replaced(name))
-            .cloned()
-            .collect();
+        tenure.sweep = listed().filter(outlived).cloned().collect();
         let names: BTreeSet<&ConsumerName> = listed().collect();
         let missing: Vec<Filter> = tenure
             .filters

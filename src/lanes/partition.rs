@@ -107,6 +107,8 @@ pub(super) struct FilterState<M> {
     pub(super) average_bytes: usize,
     /// The next message is known to be larger than this.
     pub(super) next_above: Option<usize>,
+    /// How many messages may be asked for and not yet delivered: few while nothing comes, more with everything that does.
+    pub(super) pace: usize,
 }
 
 /// One message that is unfinished.
@@ -135,7 +137,7 @@ pub(super) enum Body<M> {
 }
 
 impl<M> FilterState<M> {
-    pub(super) fn new(partition: Partition, name: Filter, epoch: Epoch, marks: Marks) -> Self {
+    pub(super) fn new(partition: Partition, name: Filter, epoch: Epoch, marks: Marks, pace: usize) -> Self {
         Self {
             partition,
             name,
@@ -156,6 +158,7 @@ impl<M> FilterState<M> {
             spilled: 0,
             average_bytes: 0,
             next_above: None,
+            pace,
         }
     }
 

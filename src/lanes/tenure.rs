@@ -40,8 +40,10 @@ impl<M: Clone> Lanes<M> {
         tenure.changes += 1;
         let mut marks = marks;
         marks.normalize();
-        self.filters
-            .insert(id, FilterState::new(partition, filter, epoch, marks));
+        self.filters.insert(
+            id,
+            FilterState::new(partition, filter, epoch, marks, self.settings.idle_pull.get()),
+        );
         self.wanting.insert(id);
     }
 

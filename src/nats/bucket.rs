@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::context::CreateKeyValueErrorKind;
 use async_nats::jetstream::kv::{Config, Operation, Store, UpdateErrorKind};
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{LastRawMessageErrorKind, StorageType};
+use async_nats::jetstream::stream::{Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, StorageType};
 use async_nats::jetstream::{Context, context::KeyValueErrorKind};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
@@ -40,7 +40,10 @@ impl Bucket {
     /// Opens a bucket; `None` if there is none.
     pub(crate) async fn open(context: &Context, name: &str) -> Result<Option<Self>, Error> {
         match context.get_key_value(name).await {
-            Ok(store) => Ok(Some(Self { store })),
+            Ok(store) => {
+                check_bucket(name, &store.stream.cached_info().config)?;
+                Ok(Some(Self { store }))
+            }
             Err(error) if error.kind() == KeyValueErrorKind::GetBucket && is_not_found(&error) => Ok(None),
             Err(error) => Err(no_answer(format!("opening the bucket {name}"), chain(&error))),
         }
@@ -144,6 +147,16 @@ impl Bucket {
         }
     }
 
+    /// Removes a key with its tombstone, up to and with `revision`. A newer value stays.
+    pub(crate) async fn erase(&self, key: &str, revision: Revision) -> Result<(), Error> {
+        let subject = format!("{}{key}", self.store.prefix);
+        let purge = self.store.stream.purge().filter(subject).sequence(revision.0 + 1);
+        match purge.await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(no_answer(format!("removing the key {key}"), chain(&error))),
+        }
+    }
+
     /// Watches keys for ever: first what they hold now, then every change. A broken watch is started again. What it shows are
     /// hints; it may repeat, and it may be late.
     pub(crate) async fn watch(&self, patterns: &[String], mut on_entry: impl FnMut(RawEntry)) {
@@ -172,6 +185,29 @@ impl Bucket {
             tokio::time::sleep(WATCH_RETRY).await;
         }
     }
+}
+
+/// Records must stay until they are removed, or a claim could lapse under its owner.
+fn check_bucket(name: &str, config: &StreamConfig) -> Result<(), Error> {
+    let bounded = config.max_bytes > 0 || config.max_messages > 0;
+    let reason = if !config.max_age.is_zero() {
+        format!(
+            "it forgets records after {:?}; it has to be without a TTL",
+            config.max_age
+        )
+    } else if config.mirror.is_some() {
+        "it is a mirror; use the bucket that it mirrors".to_owned()
+    } else if bounded && config.discard == DiscardPolicy::Old {
+        "it drops old records when it is full; it has to refuse new ones".to_owned()
+    } else if !config.allow_rollup {
+        "it does not allow roll-ups, by which records are removed; create it as a KV bucket".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::BucketUnsuitable {
+        bucket: name.to_owned(),
+        reason: format!("{reason}, or let the group use another bucket"),
+    })
 }
 
 fn write_fault(kind: &UpdateErrorKind, error: &dyn std::error::Error) -> WriteFault {

@@ -48,7 +48,17 @@ impl Records {
     }
 
     pub(crate) async fn purge_member(&self, id: &MemberId, expected: Revision) -> Result<Revision, WriteFault> {
-        self.bucket.purge(&self.keys.member(id), expected).await
+        let key = self.keys.member(id);
+        let unknown = |error: Error| WriteFault::Unknown(error.to_string());
+        let found = self.bucket.read(&key).await.map_err(unknown)?;
+        if found.revision != expected {
+            return Err(WriteFault::Conflict);
+        }
+        if found.value.is_some() {
+            return self.bucket.purge(&key, expected).await;
+        }
+        self.bucket.erase(&key, expected).await.map_err(unknown)?;
+        Ok(expected)
     }
 
     pub(crate) async fn read_group(&self) -> Result<GroupView, Fault> {
@@ -60,6 +70,20 @@ impl Records {
         }
         let assignment = self.read_assignment().await?;
         Ok(GroupView { members, assignment })
+    }
+
+    /// Whether this version can read what the group's members have written.
+    pub(crate) async fn check(&self) -> Result<(), Error> {
+        for entry in self.bucket.list(&self.keys.members()).await? {
+            if let Some(value) = entry.value {
+                decode::<MemberRecord>(&entry.key, &value)?;
+            }
+        }
+        let key = self.keys.assignment();
+        if let Some(value) = self.bucket.read(&key).await?.value {
+            decode::<AssignmentRecord>(&key, &value)?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn read_assignment(&self) -> Result<Entry<AssignmentRecord>, Fault> {
@@ -119,8 +143,8 @@ impl Records {
         }
         let on_entry = |entry: RawEntry| match self.seen(&entry) {
             Ok(Some(seen)) => on_seen(seen),
-            Ok(None) => {}
-            Err(fault) => tracing::warn!(key = entry.key, %fault, "the watch showed a record that cannot be read"),
+            // What cannot be read is logged already.
+            Ok(None) | Err(_) => {}
         };
         self.bucket.watch(&patterns, on_entry).await;
     }
@@ -137,7 +161,11 @@ impl Records {
 
 pub(crate) fn typed<T: DeserializeOwned>(entry: &RawEntry) -> Result<Entry<T>, Fault> {
     let value = match &entry.value {
-        Some(text) => Some(decode(&entry.key, text).map_err(|error| Fault(error.to_string()))?),
+        Some(text) => Some(decode(&entry.key, text).map_err(|error| {
+            // Nothing that needs this record goes on before somebody sees to it.
+            tracing::warn!(key = entry.key, %error, "a record cannot be read");
+            Fault(error.to_string())
+        })?),
         None => None,
     };
     Ok(Entry {

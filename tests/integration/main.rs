@@ -15,8 +15,10 @@
 //! | `t50_freeze` | members that are frozen, and what they can do when they wake |
 //! | `t60_consumers` | consumers that lose deliveries, vanish, or are contested |
 //! | `t70_bad_input` | what does not fit is refused before anything is created |
+//! | `t71_unfit` | streams and buckets that would fail a group later are refused at once |
 //! | `t80_server` | a server that restarts, loses replies, or is out of reach |
 //! | `t90_mixed` | all of it at once, in an order that a seed decides |
+//! | `t90_regressions` | faults that were found by trying to break members |
 
 #![allow(
     clippy::unwrap_used,
@@ -34,5 +36,7 @@ mod t45_poison;
 mod t50_freeze;
 mod t60_consumers;
 mod t70_bad_input;
+mod t71_unfit;
 mod t80_server;
 mod t90_mixed;
+mod t90_regressions;

@@ -358,6 +358,25 @@ fn the_periodic_listing_sweeps_lower_epochs_once_the_claim_is_confirmed() {
 }
 
 #[test]
+fn the_periodic_listing_leaves_the_predecessor_of_a_filter_that_is_being_opened_alone() {
+    let mut rig = Rig::with(settings(Retention::Interest));
+    let older = leftover(&mut rig, FencingToken(BUCKET_CREATED), 0);
+    rig.server
+        .put_claim(P, Some(super::rig::claim("b", "b-1", ClaimState::Released)));
+    rig.hold = Some(Box::new(|command| matches!(command, Command::InspectConsumer(..))));
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(seconds(30));
+    // An interest stream forgets what no consumer wants, even for a moment.
+    assert!(rig.server.consumers.contains_key(&older));
+    rig.hold = None;
+    rig.run();
+    rig.advance(seconds(1));
+    assert!(!rig.server.consumers.contains_key(&older));
+    assert_eq!(rig.serving_count(), 4);
+}
+
+#[test]
 fn a_higher_epoch_in_the_listing_only_makes_the_claim_be_read() {
     let mut rig = Rig::serving();
     let higher = leftover(&mut rig, FencingToken(BUCKET_CREATED + 900_000), 0);
@@ -388,7 +407,7 @@ fn a_consumer_that_cannot_be_made_is_not_tried_hot() {
 #[test]
 fn late_answers_to_steps_of_a_tenure_that_is_over_are_ignored() {
     let mut rig = Rig::serving();
-    rig.hold = Some(Box::new(|command| creates(command)));
+    rig.hold = Some(Box::new(creates));
     reopen(&mut rig, 30, ReopenReason::Gap);
     rig.advance(seconds(1));
     let late = rig.take(creates);
@@ -414,4 +433,23 @@ fn filters_found_later_are_opened_from_the_groups_start() {
     rig.run();
     let opened = |command: &Command| matches!(command, Command::Open { filter, marks, .. } if *filter == new && marks.floor.sequence == 0);
     assert_eq!(rig.count_since(from, opened), 1);
+}
+
+#[test]
+fn filters_found_while_their_partition_is_being_opened_are_not_forgotten() {
+    let closes = |command: &Command| matches!(command, Command::WriteProgress(_, P, ..));
+    let mut rig = Rig::new();
+    rig.hold = Some(Box::new(closes));
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(seconds(1));
+    let closing = rig.take(closes);
+    // The listing was made without it, and a stream that does not move is not looked at again.
+    let new = crate::lanes::Filter::new("t.new");
+    rig.step(Event::Discovered(BTreeMap::from([(P, vec![new.clone()])])));
+    rig.hold = None;
+    rig.answer(&closing);
+    rig.run();
+    let opened = |command: &Command| matches!(command, Command::Open { filter, marks, .. } if *filter == new && marks.floor.sequence == 0);
+    assert_eq!(rig.count(opened), 1);
 }

@@ -363,7 +363,7 @@ fn an_overlap_with_a_stranger_is_reported_and_nothing_of_it_is_deleted() {
     let mut rig = Rig::with(settings(Retention::WorkQueue));
     rig.faults = Some(Box::new(|command| {
         let overlap = CreateFault::Overlap("taken by the consumer other_group".to_owned());
-        creates(command).then(|| Reply::Created(Err(overlap)))
+        creates(command).then_some(Reply::Created(Err(overlap)))
     }));
     rig.step(Event::Start);
     rig.run();

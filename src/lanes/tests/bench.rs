@@ -21,6 +21,8 @@ pub(super) fn settings() -> Settings {
         lane_depth: number(10),
         max_parked: number(1000),
         max_ranges: number(1000),
+        // Most tests are about bounds and look at full pulls; what idle filters ask for has tests of its own.
+        idle_pull: number(100_000),
         several_filters: false,
         ack_wait: Duration::from_secs(30),
         retry: Retry {

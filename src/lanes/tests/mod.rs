@@ -1,5 +1,6 @@
 //! Tests by rule, and random histories checked against what lanes promise.
 
+mod audit;
 mod bench;
 mod care;
 mod check;

@@ -117,7 +117,7 @@ fn config() -> ProptestConfig {
     let mut config = ProptestConfig::default();
     config.cases = match std::env::var_os("PROPTEST_CASES") {
         Some(_) => config.cases,
-        None => 64,
+        None => 32,
     };
     config.max_shrink_iters = 20_000;
     config

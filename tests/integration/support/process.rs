@@ -23,6 +23,9 @@ const SPEC: &str = "JETRING_INTEGRATION_MEMBER";
 /// The body of a message that aborts whatever process runs it.
 pub(crate) const POISON: &str = "poison";
 
+/// How many handlers of a process can be about to start at the same moment.
+pub(crate) const THREADS: usize = 2;
+
 /// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Spec {
@@ -99,7 +102,7 @@ fn member_process() {
     if let Ok(text) = env::var(SPEC) {
         let spec: Spec = serde_json::from_str(&text).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(THREADS)
             .enable_all()
             .build();
         runtime.unwrap().block_on(run(spec));

@@ -137,6 +137,7 @@ impl World {
             self.check.event(Event::Progress { place, marks });
         }
         for member in &self.members {
+            member.lanes.audit();
             let status = member.lanes.status();
             for partition in &status.partitions {
                 self.check.event(Event::Room {

@@ -2,6 +2,7 @@
 //! members that leave and die. It does what the driver and the server do, and tells the checker all that can be seen.
 
 mod driver;
+mod owners;
 mod server;
 mod step;
 
@@ -13,7 +14,7 @@ use self::server::Consumer;
 pub(super) use self::step::{Ending, Step};
 use super::bench::settings;
 use super::check::{Check, Event, Place};
-use crate::ids::{Epoch, FencingToken, Incarnation, Partition};
+use crate::ids::Partition;
 use crate::lanes::{Filter, Found, Lanes, Marks, Outcome, ReadId, RunId, Settings, Status};
 use crate::time::Time;
 
@@ -83,7 +84,7 @@ pub(super) fn small_settings() -> Settings {
     settings.max_held_total = NonZeroUsize::new(16).unwrap();
     settings.max_bytes = NonZeroUsize::new(64).unwrap();
     settings.max_bytes_total = NonZeroUsize::new(128).unwrap();
-    settings.lane_depth = NonZeroUsize::new(2).unwrap();
+    settings.lane_depth = NonZeroUsize::new(4).unwrap();
     settings.max_parked = NonZeroUsize::new(10).unwrap();
     settings.max_ranges = NonZeroUsize::new(3).unwrap();
     settings.several_filters = true;
@@ -371,114 +372,6 @@ impl World {
         for member in &mut self.members {
             member.lanes.wake(self.now);
             assert!(member.lanes.deadline().is_none_or(|at| at > self.now));
-        }
-    }
-
-    fn checkpoint(&mut self, partition: Partition) {
-        if let Some(&owner) = self.owners.get(&partition) {
-            let lanes = &mut self.members[owner].lanes;
-            let (progress, changes) = (lanes.progress(partition), lanes.changes(partition));
-            lanes.recorded(partition, FencingToken(self.tokens[&partition]), changes);
-            self.record(partition, progress);
-        }
-        self.unrecorded.remove(&partition);
-    }
-
-    fn record(&mut self, partition: Partition, progress: BTreeMap<Filter, Marks>) {
-        self.records
-            .extend(progress.into_iter().map(|(filter, marks)| ((partition, filter), marks)));
-    }
-
-    fn stop(&mut self, partition: Partition) {
-        if let Some(&owner) = self.owners.get(&partition) {
-            self.stopping.insert(partition);
-            self.members[owner].lanes.stop(partition);
-        }
-    }
-
-    fn fence(&mut self, partition: Partition, to: usize) {
-        let Some(owner) = self.owners.remove(&partition) else {
-            return;
-        };
-        self.stopping.remove(&partition);
-        self.forget_letters(owner, partition);
-        self.members[owner].lanes.close(partition);
-        if to == owner {
-            self.take_over(partition, to, false, None);
-        } else {
-            self.moving.insert(partition, to);
-        }
-    }
-
-    /// Dead letters under way when the tenure ended are stored or not, but nobody is told.
-    fn forget_letters(&mut self, member: usize, partition: Partition) {
-        let places = &self.places;
-        let letters = &mut self.members[member].letters;
-        letters.retain(|_, sequence| places.get(sequence).is_none_or(|place| place.0 != partition));
-    }
-
-    fn crash(&mut self, dead: usize) {
-        let fresh = member(&self.settings, 3);
-        let old = std::mem::replace(&mut self.members[dead], fresh);
-        for (run, _) in old.runs.into_values() {
-            self.check.event(Event::Vanished { run });
-        }
-        let orphans: Vec<_> = self
-            .owners
-            .iter()
-            .filter(|(_, owner)| **owner == dead)
-            .map(|(&p, _)| p)
-            .collect();
-        let waiting: Vec<_> = self
-            .moving
-            .iter()
-            .filter(|(_, to)| **to != dead)
-            .map(|(&p, &to)| (p, to))
-            .collect();
-        self.crashes += 1;
-        let life = Incarnation::new(&format!("{}", self.crashes), 1);
-        for partition in orphans {
-            self.stopping.remove(&partition);
-            self.take_over(partition, 1 - dead, false, Some(&life));
-        }
-        // Those who waited for its handlers to end wait no longer.
-        for (partition, to) in waiting {
-            self.moving.remove(&partition);
-            self.take_over(partition, to, false, None);
-        }
-    }
-
-    fn take_over(&mut self, partition: Partition, to: usize, graceful: bool, died: Option<&Incarnation>) {
-        let token = self.tokens.entry(partition).or_insert(0);
-        *token += 1;
-        let epoch = Epoch {
-            token: FencingToken(*token),
-            reopen: 0,
-        };
-        self.owners.insert(partition, to);
-        for place in places().into_iter().filter(|place| place.0 == partition) {
-            let record = self.records.entry(place.clone()).or_default();
-            let careful_until = match died {
-                Some(life) => {
-                    record.blame(life);
-                    self.last
-                }
-                None => {
-                    record.forget_started();
-                    0
-                }
-            };
-            let record = record.clone();
-            self.careful.insert(place.clone(), careful_until);
-            self.check.event(Event::Takeover {
-                place: place.clone(),
-                record: record.clone(),
-                graceful,
-            });
-            self.create(&place, epoch, record.floor.sequence);
-            let lanes = &mut self.members[to].lanes;
-            lanes.open(partition, place.1.clone(), epoch, record);
-            lanes.be_careful(partition, &place.1, careful_until);
         }
     }
 }
