@@ -95,6 +95,19 @@ impl Membership {
         });
     }
 
+    /// Incarnations that were seen since the last call and show that their process had survived an earlier one.
+    pub(super) fn take_rejoined(&mut self) -> Vec<Incarnation> {
+        std::mem::take(&mut self.rejoined)
+    }
+
+    /// Whether a later life of the process of `incarnation` is known.
+    pub(super) fn is_outlived(&self, incarnation: &Incarnation) -> bool {
+        let records = self.peers.values().filter_map(|peer| peer.entry.value.as_ref());
+        records
+            .into_iter()
+            .any(|record| record.incarnation.outlives(incarnation))
+    }
+
     /// Removes what has been left of members for long: the dead are removed, then the tombstones, so that a group whose members always
     /// have new names does not grow. The oldest member does it, after a listing. Nothing depends on these: an owner without a record
     /// is as good as dead after a session timeout, and one that wakes finds itself replaced.
@@ -119,19 +132,6 @@ impl Membership {
                 Command::PurgeMember(ticket, id.clone(), revision)
             });
         }
-    }
-
-    /// Incarnations that were seen since the last call and show that their process had survived an earlier one.
-    pub(super) fn take_rejoined(&mut self) -> Vec<Incarnation> {
-        std::mem::take(&mut self.rejoined)
-    }
-
-    /// Whether a later life of the process of `incarnation` is known.
-    pub(super) fn is_outlived(&self, incarnation: &Incarnation) -> bool {
-        let records = self.peers.values().filter_map(|peer| peer.entry.value.as_ref());
-        records
-            .into_iter()
-            .any(|record| record.incarnation.outlives(incarnation))
     }
 
     #[cfg(test)]

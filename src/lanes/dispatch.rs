@@ -8,7 +8,8 @@ use super::{Lanes, Running};
 use crate::ids::{FencingToken, Partition};
 
 impl<M: Clone> Lanes<M> {
-    /// Starts handlers up to the free concurrency: [`Action::Run`]. Nothing else does, so that the lease can be checked right before.
+    /// Starts handlers up to the free concurrency: [`Action::Run`](super::Action::Run). Nothing else does, so that the lease can be
+    /// checked right before. A message that may end its process only takes its place at first, see `care`.
     pub fn dispatch(&mut self) {
         self.dispatch_careful();
         loop {
@@ -52,7 +53,7 @@ impl<M: Clone> Lanes<M> {
         None
     }
 
-    /// Starts a handler for the first message of a lane. Of a delicate message this only takes its place, see [`care`](super::care).
+    /// Starts a handler for the first message of a lane. Of a delicate message this only takes its place, see `care`.
     pub(super) fn run(&mut self, partition: Partition, id: LaneId, alone: bool) -> Option<RunId> {
         let run = RunId(self.next_id());
         let lane = self.lanes.get_mut(&id)?;

@@ -1,7 +1,7 @@
 //! Virtual time, and everything that happens in it, in one order that a seed repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::{NonZeroU16, NonZeroUsize};
+use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use jetring::engine::{Command, EngineSettings, Event, Retention, Stop, Ticket, WatchScope};
@@ -154,6 +154,9 @@ pub(crate) fn lane_settings() -> lanes::Settings {
             max: Duration::from_secs(1),
             max_attempts: None,
         },
+        // Members die here whatever they run.
+        max_kills: NonZeroU32::MAX,
+        dead_letter_killers: false,
     }
 }
 

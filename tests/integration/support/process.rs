@@ -20,11 +20,11 @@ use super::{DEADLINE, Setup};
 /// Holds the [`Spec`] of the member that this process is to be.
 const SPEC: &str = "JETRING_INTEGRATION_MEMBER";
 
-/// How many handlers of a process can be about to start at the same moment.
-pub(crate) const THREADS: usize = 2;
-
 /// The body of a message that aborts whatever process runs it.
 pub(crate) const POISON: &str = "poison";
+
+/// How many handlers of a process can be about to start at the same moment.
+pub(crate) const THREADS: usize = 2;
 
 /// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]

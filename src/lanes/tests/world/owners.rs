@@ -82,6 +82,7 @@ impl World {
         }
     }
 
+    /// `died`: whose death made it change hands.
     pub(super) fn take_over(&mut self, partition: Partition, to: usize, graceful: bool, died: Option<&Incarnation>) {
         let token = self.tokens.entry(partition).or_insert(0);
         *token += 1;
