@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::stream::RetentionPolicy::Limits;
+use jetring::testing::NatsServer;
 use jetring::{Delivery, Failure};
 
-use crate::support::members::work;
+use crate::support::members::{succeed, work};
 use crate::support::{Gate, Kind, Setup, World, eventually};
 
 /// Panics when it is dropped, unless that is because of another panic.
@@ -263,4 +264,31 @@ async fn a_join_that_the_server_stops_answering_ends_in_time() {
         .unwrap()
         .unwrap();
     assert!(joined.unwrap_err().is_retryable());
+}
+
+#[tokio::test]
+async fn progress_that_outgrows_a_message_does_not_hold_its_partition() {
+    let setup = Setup {
+        partitions: 1,
+        ..Setup::new(Kind::Transformed, Limits)
+    };
+    let mut world = World::start_on(NatsServer::builder().config("max_payload: 8KB"), setup).await;
+    world.work = work(|delivery| async move {
+        match delivery.key() {
+            "bad" => Err(Failure::retry_after(Duration::from_secs(600), "planted")),
+            _ => Ok(()),
+        }
+    });
+    world.join("a").await;
+    world.wait_settled(&["a"]).await;
+    // Every other message is finished: some 60 bytes for each.
+    world.publish_round(&["bad", "good"], 400).await;
+    let last = world.publish("good").await;
+    world.await_done(last).await;
+    world.work = succeed();
+    world.join("b").await;
+    let left = tokio::time::timeout(Duration::from_secs(20), world.leave("a")).await;
+    assert!(left.is_ok());
+    world.await_handled().await;
+    world.verdict().at_least_once();
 }
