@@ -292,3 +292,26 @@ async fn progress_that_outgrows_a_message_does_not_hold_its_partition() {
     world.await_handled().await;
     world.verdict().at_least_once();
 }
+
+#[tokio::test]
+async fn a_stream_that_is_made_anew_ends_its_members_at_once() {
+    // Long before the next routine look at the stream.
+    let mut world = World::new().await;
+    let mut settings = world.setup.settings();
+    settings.reconcile_interval = Duration::from_secs(600);
+    let group = world.setup.group().with_settings(settings).unwrap();
+    let client = world.client.clone();
+    world.try_join_group("a", &client, group).await.unwrap();
+    world.wait_settled(&["a"]).await;
+    let mut stream = world.jetstream.get_stream(&world.setup.name).await.unwrap();
+    let config = stream.info().await.unwrap().config.clone();
+    world.jetstream.delete_stream(&world.setup.name).await.unwrap();
+    world.jetstream.create_stream(config).await.unwrap();
+    let member = world.members.here.get_mut("a").unwrap();
+    let ended = |status: &jetring::Status| status.phase == jetring::MemberPhase::Ended;
+    let ended = tokio::time::timeout(Duration::from_secs(20), member.wait_until(ended)).await;
+    ended.unwrap().unwrap();
+    let member = world.members.here.remove("a").unwrap();
+    let error = member.leave().await.unwrap_err();
+    assert!(error.to_string().contains("stream_created"), "{error}");
+}
