@@ -154,10 +154,11 @@ impl Records {
             WatchScope::AllMembers => patterns.push(self.keys.members()),
             WatchScope::Members(ids) => patterns.extend(ids.iter().map(|id| self.keys.member(id))),
         }
-        let on_entry = |entry: RawEntry| match self.seen(&entry) {
-            Ok(Some(seen)) => on_seen(seen),
+        let on_entry = |entry: RawEntry| {
             // What cannot be read is logged already.
-            Ok(None) | Err(_) => {}
+            if let Ok(Some(seen)) = self.seen(&entry) {
+                on_seen(seen);
+            }
         };
         self.bucket.watch(&patterns, on_entry).await;
     }

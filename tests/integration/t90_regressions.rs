@@ -209,7 +209,7 @@ async fn a_group_whose_members_always_have_new_names_leaves_nothing_behind() {
     let (mut record, _) = world.member("stays").await.unwrap();
     record.state = jetring::records::MemberState::Dead;
     let dead = world.keys().member(&jetring::MemberId::new("dead").unwrap());
-    let dead = bucket.put(dead, jetring::records::encode(&record).into()).await;
+    let dead = bucket.create(dead, jetring::records::encode(&record).into()).await;
     dead.unwrap();
     let pattern = format!("{}{}", bucket.prefix, world.keys().members());
     eventually("only the living have records or tombstones", async || {
@@ -228,7 +228,7 @@ async fn a_record_that_cannot_be_read_refuses_a_joiner_and_names_the_key() {
     let bucket = world.bucket().await.unwrap();
     for (id, value, text) in [("b", r#"{"v":2}"#, "version 2"), ("c", "{}", "cannot be read")] {
         let key = world.keys().member(&jetring::MemberId::new(id).unwrap());
-        bucket.put(&key, value.into()).await.unwrap();
+        bucket.create(&key, value.into()).await.unwrap();
         let error = world.try_join(id).await.unwrap_err();
         assert!(matches!(&error, jetring::Error::Record(_)), "{error:?}");
         assert!(
@@ -251,7 +251,7 @@ async fn a_join_that_the_server_stops_answering_ends_in_time() {
     let bucket = world.bucket().await.unwrap();
     let key = world.keys().member(&jetring::MemberId::new("b").unwrap());
     bucket
-        .put(&key, jetring::records::encode(&member).into())
+        .create(&key, jetring::records::encode(&member).into())
         .await
         .unwrap();
     let client = async_nats::connect(&world.url).await.unwrap();
