@@ -112,6 +112,7 @@ pub(crate) struct Driver<H> {
     /// Tasks that end with the loop.
     background: JoinSet<()>,
     watch: Option<AbortHandle>,
+    troubles: status::Troubles,
     connects: u64,
     checkpoint_at: tokio::time::Instant,
     status_at: tokio::time::Instant,
@@ -140,6 +141,7 @@ impl<H: Handler> Driver<H> {
             handler_tasks: TaskTracker::new(),
             background,
             watch: None,
+            troubles: status::Troubles::new(),
             connects: 0,
             checkpoint_at: now + parts.settings.checkpoint_interval,
             status_at: now,
@@ -536,7 +538,8 @@ impl<H: Handler> Driver<H> {
     }
 
     fn notify(&mut self, change: &Change) {
-        status::log(self.parts.engine.member(), &self.parts.nats.group, change);
+        let (member, group) = (self.parts.engine.member(), &self.parts.nats.group);
+        status::log(member, group, change, &mut self.troubles);
         if let Some(listener) = &self.parts.listener {
             listener.call(change);
         }

@@ -246,9 +246,15 @@ impl Engine {
                 epoch,
                 floor,
                 reason,
-            } => self.with_slot(partition, |slot, cx, _| {
-                slot.on_reopen(cx, &filter, epoch, floor, reason);
-            }),
+            } => {
+                self.with_slot(partition, |slot, cx, _| {
+                    slot.on_reopen(cx, &filter, epoch, floor, reason);
+                });
+                if reason == ReopenReason::Missing {
+                    // Perhaps because the stream is another one, whose messages must not be skipped as finished.
+                    self.look_at_stream();
+                }
+            }
             Event::Checkpoint {
                 partition,
                 marks,
@@ -553,6 +559,13 @@ impl Engine {
             self.reconcile_at = now + self.cx.settings.reconcile_interval;
             self.cx.ask(Purpose::ReadClaims, Command::ReadClaims);
             self.cx.ask(Purpose::Refresh, Command::ReadGroup);
+            self.look_at_stream();
+        }
+    }
+
+    /// Compares what the stream has with what should be there.
+    fn look_at_stream(&mut self) {
+        if self.in_group() {
             self.each_slot(|slot, _, _| slot.note_before_survey());
             self.survey.request_routine(&mut self.cx);
         }

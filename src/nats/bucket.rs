@@ -19,6 +19,9 @@ use super::{no_answer, refused, unix_nanos};
 /// How many keys of a listing are read at a time.
 const READS_IN_FLIGHT: usize = 32;
 
+/// More than the headers of a write take.
+const HEADERS: usize = 256;
+
 /// How long a failed watch waits before it is started again.
 const WATCH_RETRY: Duration = Duration::from_millis(250);
 
@@ -34,6 +37,7 @@ pub(crate) struct RawEntry {
 #[derive(Debug, Clone)]
 pub(crate) struct Bucket {
     store: Store,
+    client: async_nats::Client,
 }
 
 impl Bucket {
@@ -42,7 +46,8 @@ impl Bucket {
         match context.get_key_value(name).await {
             Ok(store) => {
                 check_bucket(name, &store.stream.cached_info().config)?;
-                Ok(Some(Self { store }))
+                let client = context.client();
+                Ok(Some(Self { store, client }))
             }
             Err(error) if error.kind() == KeyValueErrorKind::GetBucket && is_not_found(&error) => Ok(None),
             Err(error) => Err(no_answer(format!("opening the bucket {name}"), chain(&error))),
@@ -61,7 +66,10 @@ impl Bucket {
         };
         let what = || format!("creating the bucket {name}");
         match context.create_key_value(config).await {
-            Ok(store) => Ok(Self { store }),
+            Ok(store) => Ok(Self {
+                store,
+                client: context.client(),
+            }),
             Err(error) => match Self::open(context, name).await? {
                 Some(bucket) => Ok(bucket),
                 None if error.kind() == CreateKeyValueErrorKind::TimedOut => Err(no_answer(what(), chain(&error))),
@@ -76,6 +84,14 @@ impl Bucket {
         let info =
             info.map_err(|error| no_answer(format!("asking about the bucket {}", self.store.name), chain(&error)))?;
         Ok(unix_nanos(info.created))
+    }
+
+    /// How large a value may be: as the server allows now, less room for its headers.
+    pub(crate) fn largest_value(&self) -> usize {
+        let message = self.client.max_payload();
+        let bucket = usize::try_from(self.store.stream.cached_info().config.max_message_size).ok();
+        let bucket = bucket.filter(|size| *size > 0).unwrap_or(usize::MAX);
+        message.min(bucket).saturating_sub(HEADERS)
     }
 
     /// Reads a key from the leader.

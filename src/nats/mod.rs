@@ -99,9 +99,14 @@ impl Nats {
 
 /// An error for a step that was not answered.
 pub(crate) fn no_answer(what: impl Into<String>, reason: impl std::fmt::Display) -> Error {
+    let mut reason = reason.to_string();
+    if reason.contains("timed out") {
+        // What a user may not publish the server drops; only its log and the client's events say so.
+        reason.push_str("; is the server reachable, and may this user publish to $JS.API.> and $KV.>?");
+    }
     Error::NoAnswer {
         what: what.into(),
-        reason: reason.to_string(),
+        reason,
     }
 }
 

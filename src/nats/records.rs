@@ -131,7 +131,20 @@ impl Records {
         record: &ProgressRecord,
         expected: Revision,
     ) -> Result<Revision, WriteFault> {
-        self.write(&self.keys.progress(partition), record, expected).await
+        let key = self.keys.progress(partition);
+        let limit = self.bucket.largest_value();
+        let value = encode(record);
+        if value.len() <= limit {
+            return self.bucket.write(&key, value, expected).await;
+        }
+        let (fitting, size) = (fitting(record.clone(), limit), value.len());
+        tracing::warn!(
+            key,
+            size,
+            limit,
+            "progress does not fit into a message: some of what is finished is not saved and would be repeated by the next owner"
+        );
+        self.bucket.write(&key, encode(&fitting), expected).await
     }
 
     /// Watches the group for ever. What cannot be read is logged and left out: the reads from the leader report it.
@@ -141,10 +154,11 @@ impl Records {
             WatchScope::AllMembers => patterns.push(self.keys.members()),
             WatchScope::Members(ids) => patterns.extend(ids.iter().map(|id| self.keys.member(id))),
         }
-        let on_entry = |entry: RawEntry| match self.seen(&entry) {
-            Ok(Some(seen)) => on_seen(seen),
+        let on_entry = |entry: RawEntry| {
             // What cannot be read is logged already.
-            Ok(None) | Err(_) => {}
+            if let Ok(Some(seen)) = self.seen(&entry) {
+                on_seen(seen);
+            }
         };
         self.bucket.watch(&patterns, on_entry).await;
     }
@@ -157,6 +171,23 @@ impl Records {
             Some(KeyKind::Config | KeyKind::Progress(_)) | None => None,
         })
     }
+}
+
+/// As much of a progress record as fits. Of every filter the ranges go that lie highest, and at last the counts of attempts: without
+/// them something is repeated, but without the record its partition could never be handed over.
+fn fitting(mut record: ProgressRecord, limit: usize) -> ProgressRecord {
+    while encode(&record).len() > limit {
+        let longest = record.filters.values_mut().max_by_key(|marks| marks.ranges.len());
+        match longest {
+            Some(marks) if !marks.ranges.is_empty() => marks.ranges.truncate(marks.ranges.len() / 2),
+            _ => {
+                let counts = record.filters.values_mut().map(|marks| &mut marks.attempts);
+                counts.for_each(std::collections::BTreeMap::clear);
+                break;
+            }
+        }
+    }
+    record
 }
 
 pub(crate) fn typed<T: DeserializeOwned>(entry: &RawEntry) -> Result<Entry<T>, Fault> {

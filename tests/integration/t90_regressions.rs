@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::stream::RetentionPolicy::Limits;
+use jetring::testing::NatsServer;
 use jetring::{Delivery, Failure};
 
-use crate::support::members::work;
+use crate::support::members::{succeed, work};
 use crate::support::{Gate, Kind, Setup, World, eventually};
 
 /// Panics when it is dropped, unless that is because of another panic.
@@ -208,7 +209,7 @@ async fn a_group_whose_members_always_have_new_names_leaves_nothing_behind() {
     let (mut record, _) = world.member("stays").await.unwrap();
     record.state = jetring::records::MemberState::Dead;
     let dead = world.keys().member(&jetring::MemberId::new("dead").unwrap());
-    let dead = bucket.put(dead, jetring::records::encode(&record).into()).await;
+    let dead = bucket.create(dead, jetring::records::encode(&record).into()).await;
     dead.unwrap();
     let pattern = format!("{}{}", bucket.prefix, world.keys().members());
     eventually("only the living have records or tombstones", async || {
@@ -227,7 +228,7 @@ async fn a_record_that_cannot_be_read_refuses_a_joiner_and_names_the_key() {
     let bucket = world.bucket().await.unwrap();
     for (id, value, text) in [("b", r#"{"v":2}"#, "version 2"), ("c", "{}", "cannot be read")] {
         let key = world.keys().member(&jetring::MemberId::new(id).unwrap());
-        bucket.put(&key, value.into()).await.unwrap();
+        bucket.create(&key, value.into()).await.unwrap();
         let error = world.try_join(id).await.unwrap_err();
         assert!(matches!(&error, jetring::Error::Record(_)), "{error:?}");
         assert!(
@@ -250,7 +251,7 @@ async fn a_join_that_the_server_stops_answering_ends_in_time() {
     let bucket = world.bucket().await.unwrap();
     let key = world.keys().member(&jetring::MemberId::new("b").unwrap());
     bucket
-        .put(&key, jetring::records::encode(&member).into())
+        .create(&key, jetring::records::encode(&member).into())
         .await
         .unwrap();
     let client = async_nats::connect(&world.url).await.unwrap();
@@ -263,4 +264,54 @@ async fn a_join_that_the_server_stops_answering_ends_in_time() {
         .unwrap()
         .unwrap();
     assert!(joined.unwrap_err().is_retryable());
+}
+
+#[tokio::test]
+async fn progress_that_outgrows_a_message_does_not_hold_its_partition() {
+    let setup = Setup {
+        partitions: 1,
+        ..Setup::new(Kind::Transformed, Limits)
+    };
+    let mut world = World::start_on(NatsServer::builder().config("max_payload: 8KB"), setup).await;
+    world.work = work(|delivery| async move {
+        match delivery.key() {
+            "bad" => Err(Failure::retry_after(Duration::from_secs(600), "planted")),
+            _ => Ok(()),
+        }
+    });
+    world.join("a").await;
+    world.wait_settled(&["a"]).await;
+    // Every other message is finished: some 60 bytes for each.
+    world.publish_round(&["bad", "good"], 400).await;
+    let last = world.publish("good").await;
+    world.await_done(last).await;
+    world.work = succeed();
+    world.join("b").await;
+    let left = tokio::time::timeout(Duration::from_secs(20), world.leave("a")).await;
+    assert!(left.is_ok());
+    world.await_handled().await;
+    world.verdict().at_least_once();
+}
+
+#[tokio::test]
+async fn a_stream_that_is_made_anew_ends_its_members_at_once() {
+    // Long before the next routine look at the stream.
+    let mut world = World::new().await;
+    let mut settings = world.setup.settings();
+    settings.reconcile_interval = Duration::from_secs(600);
+    let group = world.setup.group().with_settings(settings).unwrap();
+    let client = world.client.clone();
+    world.try_join_group("a", &client, group).await.unwrap();
+    world.wait_settled(&["a"]).await;
+    let mut stream = world.jetstream.get_stream(&world.setup.name).await.unwrap();
+    let config = stream.info().await.unwrap().config.clone();
+    world.jetstream.delete_stream(&world.setup.name).await.unwrap();
+    world.jetstream.create_stream(config).await.unwrap();
+    let member = world.members.here.get_mut("a").unwrap();
+    let ended = |status: &jetring::Status| status.phase == jetring::MemberPhase::Ended;
+    let ended = tokio::time::timeout(Duration::from_secs(20), member.wait_until(ended)).await;
+    ended.unwrap().unwrap();
+    let member = world.members.here.remove("a").unwrap();
+    let error = member.leave().await.unwrap_err();
+    assert!(error.to_string().contains("stream_created"), "{error}");
 }

@@ -145,8 +145,6 @@ pub(crate) fn lane_settings() -> lanes::Settings {
         max_parked: NonZeroUsize::new(40).unwrap(),
         max_ranges: NonZeroUsize::new(100).unwrap(),
         idle_pull: NonZeroUsize::new(4).unwrap(),
-        max_kills: std::num::NonZeroU32::new(3).unwrap(),
-        dead_letter_killers: false,
         several_filters: false,
         ack_wait: Duration::from_nanos(ACK_WAIT),
         retry: lanes::Retry {
