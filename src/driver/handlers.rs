@@ -1,17 +1,19 @@
 //! Running handlers, and storing what they give up.
 
+use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::{Batch, BatchHandler};
 use crate::dead_letters::Origin;
 use crate::handler::{Cancellation, Delivery, Failure, FailureKind, Message};
-use crate::lanes::{DeadLetter, Ended, Outcome, Run};
+use crate::lanes::{DeadLetter, Ended, Outcome, Run, RunId};
 use crate::nats::unix_nanos;
 use crate::time::Time;
 
@@ -37,21 +39,34 @@ impl Lease {
 impl<H: BatchHandler> Driver<H> {
     /// Starts one handler. However it ends, its outcome comes back as an input.
     pub(super) fn run_handler(&mut self, run: Run<Arc<Message>>) {
+        if let Some(suspect) = run.attempts.first().filter(|_| run.alone) {
+            tracing::warn!(
+                partition = %run.partition,
+                key = %suspect.key,
+                sequence = suspect.stream_sequence,
+                "several processes died while they ran this message: nothing else runs meanwhile"
+            );
+        }
         let cancel = CancellationToken::new();
-        self.runs.insert(run.run, cancel.clone());
+        self.runs.0.insert(run.run, cancel.clone());
         let (id, partition, token) = (run.run, run.partition, run.token);
         let cancellation = Cancellation(cancel.clone());
-        let deliveries = run.attempts.into_iter().map(|attempt| Delivery {
-            message: attempt.message,
-            key: attempt.key,
-            stream_sequence: attempt.stream_sequence,
-            time: attempt.time,
-            attempt: attempt.attempt,
-            partition,
-            token,
-            cancellation: cancellation.clone(),
-        });
-        let batch = Batch::new(deliveries.collect(), partition, token, cancellation.clone());
+        let given = run.attempts.len();
+        // A stray is nobody's to handle, and what comes after it in a batch is not tried.
+        let attempts = run.attempts.into_iter().take_while(|attempt| !attempt.message.stray);
+        let deliveries: Vec<Delivery> = attempts
+            .map(|attempt| Delivery {
+                message: attempt.message,
+                key: attempt.key,
+                stream_sequence: attempt.stream_sequence,
+                time: attempt.time,
+                attempt: attempt.attempt,
+                partition,
+                token,
+                cancellation: cancellation.clone(),
+            })
+            .collect();
+        let stray = (deliveries.len() < given).then_some(deliveries.len());
         let (handler, sender) = (self.parts.handler.clone(), self.sender.clone());
         let (lease, clock) = (self.lease.clone(), self.clock);
         let limits = Limits {
@@ -59,14 +74,61 @@ impl<H: BatchHandler> Driver<H> {
             grace: self.parts.settings.cancel_grace(),
         };
         self.handler_tasks.spawn(async move {
-            let ended = if cancel.is_cancelled() || lease.is_over(clock.now()) {
+            let mut ending = Ending {
+                sender,
+                run: id,
+                ended: None,
+            };
+            let handled: Ended = if cancel.is_cancelled() || lease.is_over(clock.now()) {
                 Outcome::Cancelled.into()
+            } else if deliveries.is_empty() {
+                Outcome::Success.into()
             } else {
+                let batch = Batch::new(deliveries, partition, token, cancellation);
                 handle(&*handler, batch, &cancel, limits).await
             };
+            ending.ended = Some(match (handled.then, stray) {
+                (Outcome::Success, Some(finished)) => Ended {
+                    finished,
+                    then: Outcome::Reject {
+                        error: Message::STRAY.to_owned(),
+                    },
+                },
+                (then, _) => Ended { then, ..handled },
+            });
             // The future is gone by now: whoever is told this may rely on it.
-            sender.send(Input::Ended(id, ended)).ok();
         });
+    }
+}
+
+/// Tells the loop that a handler has ended, also when its task was torn down by a panic of a value that its future held.
+struct Ending {
+    sender: mpsc::UnboundedSender<Input>,
+    run: RunId,
+    ended: Option<Ended>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let torn_down = || {
+            Ended::from(Outcome::Retry {
+                after: None,
+                error: "the handler panicked when it was dropped".to_owned(),
+            })
+        };
+        let ended = self.ended.take().unwrap_or_else(torn_down);
+        self.sender.send(Input::Ended(self.run, ended)).ok();
+    }
+}
+
+/// The handlers that run. When the loop ends, however it does, those that still run are told to end: nobody would watch over their
+/// lease any more.
+#[derive(Debug, Default)]
+pub(super) struct Runs(pub(super) HashMap<RunId, CancellationToken>);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        self.0.values().for_each(CancellationToken::cancel);
     }
 }
 

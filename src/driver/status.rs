@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,8 +59,11 @@ impl Listener {
         Self(Arc::new(call))
     }
 
+    /// A listener only looks on: one that panics must not take the member with it.
     pub(super) fn call(&self, change: &Change) {
-        (self.0)(change);
+        if catch_unwind(AssertUnwindSafe(|| (self.0)(change))).is_err() {
+            tracing::error!(?change, "the listener panicked");
+        }
     }
 }
 
@@ -95,10 +99,25 @@ impl<H: BatchHandler> Driver<H> {
     }
 }
 
+/// The last trouble of every partition, and when it was logged.
+pub(super) type Troubles = BTreeMap<Partition, (String, tokio::time::Instant)>;
+
+/// How often a trouble that stays the same is logged again. Every partition tells it at every retry.
+const SAME_TROUBLE: Duration = Duration::from_secs(10);
+
 /// One line per change, at the level that an operator would want.
-pub(super) fn log(member: &MemberId, group: &GroupName, change: &Change) {
+pub(super) fn log(member: &MemberId, group: &GroupName, change: &Change, troubles: &mut Troubles) {
     match change {
-        Change::Fenced { .. } | Change::Lost { .. } | Change::DrainOverdue { .. } | Change::Trouble { .. } => {
+        Change::Trouble { partition, detail } => {
+            let now = tokio::time::Instant::now();
+            let known = troubles.get(partition);
+            if known.is_some_and(|(text, at)| text == detail && now - *at < SAME_TROUBLE) {
+                return tracing::debug!(%group, %member, ?change);
+            }
+            troubles.insert(*partition, (detail.clone(), now));
+            tracing::warn!(%group, %member, ?change);
+        }
+        Change::Fenced { .. } | Change::Lost { .. } | Change::DrainOverdue { .. } => {
             tracing::warn!(%group, %member, ?change);
         }
         Change::Joined { .. }

@@ -98,12 +98,6 @@ pub enum Outcome {
         /// Why.
         error: String,
     },
-    /// The key is to wait for as long as this tenure lasts, because its message is suspected of killing whoever runs it. The attempt
-    /// does not count.
-    Park {
-        /// Why.
-        error: String,
-    },
     /// The handler ended because it was told to; the message stays unfinished and the attempt does not count.
     Cancelled,
 }
@@ -191,9 +185,16 @@ pub enum Action<M> {
         /// What shows it.
         reason: Reopening,
     },
+    /// Write the [`progress`](super::Lanes::progress) of a partition into its record at once, then call
+    /// [`Lanes::recorded`](super::Lanes::recorded): runs wait for it.
+    Record {
+        /// The partition.
+        partition: Partition,
+    },
     /// Store a dead letter with a confirmed publish, then call [`Lanes::dead_lettered`](super::Lanes::dead_lettered).
     DeadLetter(DeadLetter<M>),
-    /// A key waits: its dead letter could not be stored and is tried again, or it was told to. Said once per message.
+    /// A key waits: its dead letter could not be stored and is tried again, or its message ends whatever process runs it. Said once
+    /// per message.
     Parked(Parked),
     /// After [`Lanes::stop`](super::Lanes::stop): nothing of the partition runs any more, of older tenures neither. Said once.
     Drained {
@@ -222,6 +223,9 @@ pub struct Run<M> {
     pub partition: Partition,
     /// The tenure, for a database to refuse stale writes by.
     pub token: FencingToken,
+    /// Whether this member runs nothing else meanwhile, because the message is suspected of ending whatever process runs it. Then
+    /// there is only one.
+    pub alone: bool,
     /// What it is to handle, in stream order: never empty, and one message unless the settings ask for batches.
     pub attempts: Vec<Attempt<M>>,
 }
@@ -268,7 +272,7 @@ pub struct DeadLetter<M> {
     pub message: M,
 }
 
-/// A key that waits because its dead letter cannot be stored, or because it was told to.
+/// A key that waits because its dead letter cannot be stored, or because its message ends whatever process runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The partition.
@@ -279,7 +283,7 @@ pub struct Parked {
     pub key: Arc<str>,
     /// The sequence of the message that holds it up.
     pub stream_sequence: u64,
-    /// What its last attempt failed with, or why it was told to wait.
+    /// What its last attempt failed with, or what became of the processes that ran it.
     pub error: String,
     /// Why the dead letter could not be stored. `None`: nobody has asked for one.
     pub store_error: Option<String>,

@@ -1,7 +1,7 @@
 //! What runs next: partitions take turns, and within a partition the lanes do. What a run is made of is in `gather`.
 
-use super::action::{Action, Attempt, Run, RunId};
-use super::filter::Filter;
+use super::action::{Attempt, Run, RunId};
+use super::gather::Gathered;
 use super::lane::{LaneId, State};
 use super::partition::{Body, Phase};
 use super::settings::BatchScope;
@@ -10,48 +10,29 @@ use super::{Lanes, Running, Tried};
 use crate::ids::{FencingToken, Partition};
 
 impl<M: Clone> Lanes<M> {
-    /// Starts handlers up to the free concurrency: [`Action::Run`]. Nothing else does, so that the lease can be checked right before.
+    /// Starts handlers up to the free concurrency: [`Action::Run`](super::Action::Run). Nothing else does, so that the lease can be
+    /// checked right before. A message that may end its process only takes its place at first, see `care`.
     pub fn dispatch(&mut self) {
+        self.dispatch_careful();
         self.gather_no_longer_in_vain();
-        while self.runs.len() < self.settings.concurrency.get() {
-            let Some(partition) = self.line.pop_front() else {
-                return;
-            };
-            let messages = self.gather(partition);
-            self.run(partition, messages);
-            self.line_up_partition(partition);
+        loop {
+            while !self.care.is_alone()
+                && self.runs.len() < self.settings.concurrency.get()
+                && let Some(partition) = self.line.pop_front()
+            {
+                match self.gather(partition) {
+                    Gathered::Suspect(lane) => self.wait_to_be_alone(lane),
+                    Gathered::Messages(messages) => {
+                        self.run(partition, messages, false);
+                    }
+                }
+                self.line_up_partition(partition);
+            }
+            if !self.gives_way() {
+                break;
+            }
         }
-    }
-
-    /// Starts one handler, for that filter, and only if this member runs none: for a filter whose messages are suspected of killing
-    /// their process, so that no other is blamed. Whether it did.
-    pub fn dispatch_alone(&mut self, partition: Partition, filter: &Filter) -> bool {
-        if !self.runs.is_empty() {
-            return false;
-        }
-        let Some(tenure) = self.tenures.get_mut(&partition) else {
-            return false;
-        };
-        let Some(&filter) = tenure.filters.get(filter) else {
-            return false;
-        };
-        let ready = |id: &LaneId| {
-            self.lanes
-                .get(id)
-                .is_some_and(|lane| lane.filter == filter && lane.is_ready())
-        };
-        let Some(place) = tenure.line.iter().position(ready) else {
-            return false;
-        };
-        let Some(id) = tenure.line.remove(place) else {
-            return false;
-        };
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.lined_up = false;
-        }
-        let messages = self.front(id, 1);
-        self.run(partition, messages);
-        !self.runs.is_empty()
+        self.ask_for_records();
     }
 
     /// The lane whose turn it is in a partition that has left the member's line.
@@ -69,23 +50,18 @@ impl<M: Clone> Lanes<M> {
         None
     }
 
-    /// Starts one handler for messages that are in memory and whose lanes are ready; none for none.
-    fn run(&mut self, partition: Partition, messages: Vec<Tried>) {
+    /// Starts one handler for messages that are in memory and whose lanes are ready; none for none. Of a delicate message this only
+    /// takes its place, see `care`.
+    pub(super) fn run(&mut self, partition: Partition, messages: Vec<Tried>, alone: bool) -> Option<RunId> {
         let run = RunId(self.next_id());
-        let Some(tenure) = self.tenures.get_mut(&partition) else {
-            return;
-        };
+        let tenure = self.tenures.get_mut(&partition)?;
         let mut attempts = Vec::with_capacity(messages.len());
         for tried in &messages {
-            let (Some(lane), Some(filter)) = (self.lanes.get_mut(&tried.lane), self.filters.get_mut(&tried.filter))
-            else {
-                return;
-            };
-            let Some(entry) = filter.entries.get(&tried.sequence) else {
-                return;
-            };
+            let lane = self.lanes.get_mut(&tried.lane)?;
+            let filter = self.filters.get_mut(&tried.filter)?;
+            let entry = filter.entries.get(&tried.sequence)?;
             let Body::Held(message) = &entry.body else {
-                return;
+                return None;
             };
             let failed = filter.attempts.get(&tried.sequence).copied().unwrap_or(0);
             attempts.push(Attempt {
@@ -98,19 +74,15 @@ impl<M: Clone> Lanes<M> {
             });
             lane.state = State::Running { run };
             filter.started.insert(tried.sequence);
+            filter.alone = alone;
         }
         if attempts.is_empty() {
-            return;
+            return None;
         }
         tenure.running += 1;
         tenure.changes += 1;
         let token = tenure.token;
-        self.actions.push_back(Action::Run(Run {
-            run,
-            partition,
-            token,
-            attempts,
-        }));
+        let delicate = alone || self.are_delicate(&messages);
         let running = Running {
             partition,
             token,
@@ -118,6 +90,15 @@ impl<M: Clone> Lanes<M> {
             cancelled: false,
         };
         self.runs.insert(run, running);
+        let start = Run {
+            run,
+            partition,
+            token,
+            alone,
+            attempts,
+        };
+        self.start(start, delicate);
+        Some(run)
     }
 
     /// Lines a lane up if it may run, reads what it needs, or drops it if it is of no more use.
@@ -135,7 +116,11 @@ impl<M: Clone> Lanes<M> {
             return;
         }
         self.read_ahead(id);
-        if self.may_run(id) && self.phase(partition) == Some(Phase::Serving) && !self.waits_for_company(partition, id) {
+        if self.may_run(id)
+            && self.phase(partition) == Some(Phase::Serving)
+            && !self.condemn(id)
+            && !self.waits_for_company(partition, id)
+        {
             self.line_up(partition, id);
         }
     }
@@ -185,17 +170,12 @@ impl<M: Clone> Lanes<M> {
 
     /// Forgets a lane and whatever it waits for.
     pub(super) fn drop_lane(&mut self, id: LaneId) {
+        self.gathers_no_longer(id);
         let Some(lane) = self.lanes.remove(&id) else {
             return;
         };
         if let Some(due) = lane.due() {
             self.timers.remove(&(due, Timer::Lane(id)));
-        }
-        if lane.gathers_until.is_some()
-            && let Some(filter) = self.filters.get(&lane.filter)
-            && let Some(tenure) = self.tenures.get_mut(&filter.partition)
-        {
-            tenure.gathering.remove(&id);
         }
         if let State::Burying(burial) | State::Parked { burial, .. } = lane.state {
             self.burials.remove(&burial.run);

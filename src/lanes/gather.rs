@@ -17,16 +17,16 @@ use crate::ids::Partition;
 
 impl<M: Clone> Lanes<M> {
     /// Takes what the next run of a partition is made of, which has left the member's line.
-    pub(super) fn gather(&mut self, partition: Partition) -> Vec<Tried> {
+    pub(super) fn gather(&mut self, partition: Partition) -> Gathered {
         let leftover = self.has_leftover(partition);
         if let Some(tenure) = self.tenures.get_mut(&partition) {
             tenure.lined_up = false;
         }
         if leftover || self.phase(partition) != Some(Phase::Serving) {
-            return Vec::new();
+            return Gathered::Messages(Vec::new());
         }
         let most = self.settings.batch.max_messages.get();
-        match self.settings.batch.scope {
+        let messages = match self.settings.batch.scope {
             BatchScope::Key => match self.next_lane(partition) {
                 Some(lane) => self.front(lane, most),
                 None => Vec::new(),
@@ -36,16 +36,38 @@ impl<M: Clone> Lanes<M> {
                 self.step_out(partition, &messages);
                 messages
             }
+        };
+        match messages.first() {
+            Some(first) if self.is_suspect(first.lane) => Gathered::Suspect(first.lane),
+            _ => Gathered::Messages(messages),
         }
     }
 
-    /// The first messages of a lane: those in memory, as far as there is none missing between them.
+    /// The first messages of a lane that can run together: those in memory, as far as there is none missing between them. One that is
+    /// to run alone stands for itself.
     pub(super) fn front(&self, id: LaneId, most: usize) -> Vec<Tried> {
         let Some(lane) = self.lanes.get(&id) else {
             return Vec::new();
         };
-        let held = lane.front(most).take_while(|&sequence| self.is_held(lane, sequence));
-        held.map(|sequence| tried(id, lane, sequence)).collect()
+        let mut messages = Vec::new();
+        for sequence in lane.front(most) {
+            if !self.is_held(lane, sequence) || !self.may_join(&messages, lane, sequence) {
+                break;
+            }
+            messages.push(tried(id, lane, sequence));
+        }
+        messages
+    }
+
+    /// Whether a message may run together with these. One whose process died with it may be the reason, and goes alone.
+    fn may_join(&self, messages: &[Tried], lane: &Lane, sequence: u64) -> bool {
+        let stands_alone =
+            |filter, sequence| self.is_suspected(filter, sequence) || self.is_condemned(filter, sequence);
+        match messages {
+            [] => true,
+            [first] if stands_alone(first.filter, first.sequence) => false,
+            _ => !stands_alone(lane.filter, sequence),
+        }
     }
 
     fn is_held(&self, lane: &Lane, sequence: u64) -> bool {
@@ -75,7 +97,7 @@ impl<M: Clone> Lanes<M> {
         {
             let (id, lane) = lanes[index];
             // What comes after one that is not in memory waits for it.
-            if self.is_held(lane, sequence) {
+            if self.is_held(lane, sequence) && self.may_join(&messages, lane, sequence) {
                 messages.push(tried(id, lane, sequence));
                 heads.extend(fronts[index].next().map(|next| Reverse((next, index))));
             }
@@ -86,7 +108,7 @@ impl<M: Clone> Lanes<M> {
     /// Lanes that are to run leave the line, and those that are of no use there.
     fn step_out(&mut self, partition: Partition, messages: &[Tried]) {
         for tried in messages {
-            self.gathers_no_longer(partition, tried.lane);
+            self.gathers_no_longer(tried.lane);
             if let Some(lane) = self.lanes.get_mut(&tried.lane) {
                 lane.lined_up = false;
             }
@@ -109,8 +131,8 @@ impl<M: Clone> Lanes<M> {
         if batch.max_messages.get() == 1 {
             return false;
         }
-        if batch.max_wait.is_zero() || self.is_full(partition, id) {
-            self.gathers_no_longer(partition, id);
+        if batch.max_wait.is_zero() || self.is_suspect(id) || self.is_full(partition, id) {
+            self.gathers_no_longer(id);
             return false;
         }
         let (Some(lane), Some(tenure)) = (self.lanes.get_mut(&id), self.tenures.get_mut(&partition)) else {
@@ -155,12 +177,13 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    fn gathers_no_longer(&mut self, partition: Partition, id: LaneId) {
+    pub(super) fn gathers_no_longer(&mut self, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&id)
             && let Some(until) = lane.gathers_until.take()
         {
             self.timers.remove(&(until, Timer::Lane(id)));
-            if let Some(tenure) = self.tenures.get_mut(&partition) {
+            let partition = self.filters.get(&lane.filter).map(|filter| filter.partition);
+            if let Some(tenure) = partition.and_then(|partition| self.tenures.get_mut(&partition)) {
                 tenure.gathering.remove(&id);
             }
         }
@@ -172,7 +195,7 @@ impl<M: Clone> Lanes<M> {
         let Some(partition) = filter.map(|filter| filter.partition) else {
             return;
         };
-        self.gathers_no_longer(partition, id);
+        self.gathers_no_longer(id);
         if self.may_run(id) {
             self.line_up(partition, id);
         }
@@ -196,6 +219,15 @@ impl<M: Clone> Lanes<M> {
             self.gathered(lane);
         }
     }
+}
+
+/// What the next run of a partition is.
+#[derive(Debug)]
+pub(super) enum Gathered {
+    /// These messages; none if there is nothing to run.
+    Messages(Vec<Tried>),
+    /// The first message of this lane, when the member runs nothing else.
+    Suspect(LaneId),
 }
 
 /// The lanes that a batch of a partition can be made of.

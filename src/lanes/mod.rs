@@ -18,6 +18,7 @@
 //! | `tenure` | open, re-open, stop, cancel, close |
 //! | `delivery` | a delivery: new, known, finished, out of sequence |
 //! | `dispatch`, `gather` | which messages run next, alone or in a batch |
+//! | `care` | messages that may end their process |
 //! | `outcome`, `retry` | how runs end; dead letters; how long to wait |
 //! | `timers` | retries and in-progress acks that are due |
 //! | `room`, `pull` | what is held, and asking for more |
@@ -26,6 +27,7 @@
 //! | `status`, `settings`, `action` | what is shown, what is set, what is asked of the driver |
 
 mod action;
+mod care;
 mod delivery;
 mod dispatch;
 mod filter;
@@ -54,12 +56,13 @@ pub use self::action::{
     Reopening, Run, RunId,
 };
 pub use self::filter::Filter;
-pub use self::marks::{Mark, Marks, Range};
+pub use self::marks::{Death, MOST_DEATHS, Mark, Marks, Range};
 pub use self::partition::Phase;
 pub use self::room::Amount;
 pub use self::settings::{BatchScope, BatchSettings, Retry, Settings};
 pub use self::status::{FilterStatus, KeyDepth, PartitionStatus, Stall, Stalled, Status};
 
+use self::care::Care;
 use self::lane::{Lane, LaneId};
 use self::partition::{FilterId, FilterState, Tenure};
 use self::room::Load;
@@ -84,6 +87,7 @@ pub struct Lanes<M> {
     leftover: BTreeMap<(Partition, FencingToken), usize>,
     /// The partitions with lanes that may run, in turn.
     line: VecDeque<Partition>,
+    care: Care<M>,
     timers: BTreeSet<(Time, Timer)>,
     /// The time as of the last [`wake`](Self::wake).
     now: Time,
@@ -132,6 +136,7 @@ impl<M: Clone> Lanes<M> {
             burials: BTreeMap::new(),
             leftover: BTreeMap::new(),
             line: VecDeque::new(),
+            care: Care::new(),
             timers: BTreeSet::new(),
             now: Time::ZERO,
             next_look: None,

@@ -8,7 +8,7 @@ use super::lane::{Burial, LaneId, State};
 use super::partition::{Body, FilterId};
 use super::retry::backoff;
 use super::timers::Timer;
-use super::{Lanes, Tried};
+use super::{Lanes, Running, Tried};
 use crate::time::Time;
 
 impl<M: Clone> Lanes<M> {
@@ -24,22 +24,34 @@ impl<M: Clone> Lanes<M> {
             .get_mut(&running.partition)
             .filter(|tenure| tenure.token == running.token);
         let Some(tenure) = tenure else {
+            self.ended_alone(&running, run);
             return self.leftover_ended(running.partition, running.token);
         };
         tenure.running -= 1;
         tenure.changes += 1;
+        self.ended_alone(&running, run);
+        self.set_free(&running);
+        self.conclude(now, run, &running.messages, ended.into());
+        self.take_turns_again(&running);
+        self.drained(running.partition);
+    }
+
+    /// No handler has the messages of a run any more.
+    pub(super) fn set_free(&mut self, running: &Running) {
         for tried in &running.messages {
             self.set_state(tried.lane, State::Ready);
             if let Some(filter) = self.filters.get_mut(&tried.filter).filter(|_| !tried.replaced) {
                 filter.started.remove(&tried.sequence);
             }
         }
-        self.conclude(now, run, &running.messages, ended.into());
+    }
+
+    /// The lanes of a run may run again, and so may its partition.
+    pub(super) fn take_turns_again(&mut self, running: &Running) {
         for tried in &running.messages {
             self.settle(tried.lane);
         }
         self.line_up_partition(running.partition);
-        self.drained(running.partition);
     }
 
     fn conclude(&mut self, now: Time, run: RunId, messages: &[Tried], ended: Ended) {
@@ -63,7 +75,6 @@ impl<M: Clone> Lanes<M> {
                 self.count_failure(tried);
                 self.bury_new(run, tried, error);
             }
-            Outcome::Park { error } => self.park_for_good(run, tried, error),
             Outcome::Success | Outcome::Cancelled => {}
         }
     }
@@ -97,7 +108,14 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn bury_new(&mut self, run: RunId, tried: &Tried, error: String) {
-        self.bury(tried.lane, burial(run, tried, error));
+        let burial = Burial {
+            run,
+            sequence: tried.sequence,
+            error,
+            failures: 0,
+            store_error: None,
+        };
+        self.bury(tried.lane, burial);
     }
 
     /// Asks for a dead letter to be stored; the lane waits for the answer.
@@ -187,14 +205,7 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// The key is parked without a dead letter, for the rest of the tenure.
-    fn park_for_good(&mut self, run: RunId, tried: &Tried, error: String) {
-        let burial = burial(run, tried, error);
-        self.set_state(tried.lane, State::Parked { until: None, burial });
-        self.say_parked(tried.lane);
-    }
-
-    fn say_parked(&mut self, id: LaneId) {
+    pub(super) fn say_parked(&mut self, id: LaneId) {
         if let Some(parked) = self.lanes.get(&id).and_then(|lane| self.parked(lane)) {
             self.actions.push_back(Action::Parked(parked));
         }
@@ -207,19 +218,10 @@ impl<M: Clone> Lanes<M> {
         let partition = filter.partition;
         filter.floor.finish(sequence, entry.time);
         filter.attempts.remove(&sequence);
-        filter.forget_passed_attempts();
+        filter.deaths.remove(&sequence);
+        filter.forget_passed();
         self.changed(partition);
         self.let_go(id, sequence, &entry);
         Some(entry.reply)
-    }
-}
-
-fn burial(run: RunId, tried: &Tried, error: String) -> Burial {
-    Burial {
-        run,
-        sequence: tried.sequence,
-        error,
-        failures: 0,
-        store_error: None,
     }
 }

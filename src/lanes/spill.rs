@@ -16,6 +16,9 @@ use super::room::Amount;
 impl<M: Clone> Lanes<M> {
     /// Changes what a lane is doing, and counts it as waiting or no longer.
     pub(super) fn set_state(&mut self, id: LaneId, state: State) {
+        if !matches!(state, State::Ready) {
+            self.gathers_no_longer(id);
+        }
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
@@ -66,10 +69,10 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// Leaves so many messages of a waiting lane in memory, at least its first.
+    /// Leaves so many messages of a waiting lane in memory. They must be at least one, for its first is tried again.
     fn spill_down(&mut self, id: LaneId, depth: usize) {
         while let Some(lane) = self.lanes.get_mut(&id)
-            && lane.load.messages > depth.max(1)
+            && lane.load.messages > depth
             && let Some(sequence) = lane.last_in_memory()
             && let Some(filter) = self.filters.get_mut(&lane.filter)
             && let Some(entry) = filter.entries.get_mut(&sequence)

@@ -1,7 +1,9 @@
 //! Tests by rule, and random histories checked against what lanes promise.
 
+mod audit;
 mod batches;
 mod bench;
+mod care;
 mod check;
 mod floor;
 mod gap;

@@ -1,8 +1,8 @@
 //! The driver of the small world: it does what the lanes ask for.
 
-use super::super::check::Event;
+use super::super::check::{Event, Place};
 use super::{LARGE, World, places};
-use crate::lanes::{Action, Reopening};
+use crate::lanes::{Action, Attempt, Marks, Reopening, Run};
 
 impl World {
     /// Does what the driver does, until no member asks for anything.
@@ -27,6 +27,7 @@ impl World {
         match action {
             Action::Run(run) => {
                 assert!((1..=self.settings.batch.max_messages.get()).contains(&run.attempts.len()));
+                self.check_care(member, &run);
                 let mut batch = Vec::new();
                 for attempt in run.attempts {
                     assert_eq!(attempt.message, attempt.stream_sequence);
@@ -79,14 +80,14 @@ impl World {
                 self.record(partition, marks);
                 self.owners.remove(&partition);
                 self.members[member].lanes.close(partition);
-                self.take_over(partition, 1 - member, true);
+                self.take_over(partition, 1 - member, true, None);
             }
             Action::Ended { partition, .. } => {
                 if self.members[member].lanes.running(partition) == 0
                     && self.moving.get(&partition).is_some_and(|&to| to != member)
                     && let Some(to) = self.moving.remove(&partition)
                 {
-                    self.take_over(partition, to, false);
+                    self.take_over(partition, to, false, None);
                 }
             }
             Action::Inspect {
@@ -94,10 +95,47 @@ impl World {
                 filter,
                 epoch,
             } => self.members[member].inspections.push_back(((partition, filter), epoch)),
+            Action::Record { partition } => {
+                self.unrecorded.insert(partition);
+            }
             Action::Read { read, sequence, .. } => {
                 self.members[member].reads.insert(read, sequence);
             }
             Action::InProgress { .. } | Action::Gone { .. } | Action::Cancel { .. } | Action::Parked(_) => {}
+        }
+    }
+
+    /// What may end its process is in the record before it runs, and a suspect runs alone: no record says otherwise.
+    fn check_care(&self, member: usize, run: &Run<u64>) {
+        let empty = Marks::default();
+        let record_of = |attempt: &Attempt<u64>| {
+            let place = (run.partition, attempt.filter.clone());
+            (self.records.get(&place).unwrap_or(&empty), self.careful.get(&place))
+        };
+        let delicate = |attempt: &Attempt<u64>| {
+            let (record, careful) = record_of(attempt);
+            let sequence = attempt.stream_sequence;
+            careful.is_some_and(|&until| sequence <= until) || record.deaths.contains_key(&sequence)
+        };
+        let recorded = |attempt: &Attempt<u64>| record_of(attempt).0.started.contains(&attempt.stream_sequence);
+        if run.alone || run.attempts.iter().any(delicate) {
+            assert!(run.attempts.iter().all(recorded), "{run:?}");
+        }
+        let first = &run.attempts[0];
+        let (record, sequence) = (record_of(first).0, first.stream_sequence);
+        assert!(!run.alone || run.attempts.len() == 1);
+        let of_member = |place: &Place| self.owners.get(&place.0) == Some(&member) && !self.stopping.contains(&place.0);
+        if run.alone {
+            assert!(self.members[member].runs.is_empty());
+            let others = self.records.iter().filter(|(other, _)| of_member(other));
+            let started: Vec<u64> = others.flat_map(|(_, record)| record.started.iter().copied()).collect();
+            assert_eq!((started, record.alone), (vec![sequence], true));
+        } else {
+            let mut records = self.records.iter().filter(|(other, _)| of_member(other));
+            assert!(
+                records.all(|(_, record)| !record.alone),
+                "a suspect runs, or its end is not recorded"
+            );
         }
     }
 
@@ -111,6 +149,7 @@ impl World {
             self.check.event(Event::Progress { place, marks });
         }
         for member in &self.members {
+            member.lanes.audit();
             let status = member.lanes.status();
             for partition in &status.partitions {
                 self.check.event(Event::Room {
@@ -139,6 +178,7 @@ impl World {
 
 fn kind(action: &Action<u64>) -> &'static str {
     match action {
+        Action::Run(run) if run.alone => "run alone",
         Action::Run(run) if run.attempts.iter().any(|attempt| attempt.attempt > 1) => "run again",
         Action::Run(_) => "run",
         Action::Cancel { .. } => "cancel",
@@ -154,6 +194,7 @@ fn kind(action: &Action<u64>) -> &'static str {
             Reopening::Stuck { .. } => "stuck",
             Reopening::LostAcks { .. } => "lost acks",
         },
+        Action::Record { .. } => "record",
         Action::DeadLetter(_) => "dead letter",
         Action::Parked(_) => "parked",
         Action::Read { .. } => "read",
