@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use super::bench::{Bench, P, at, epoch, filter, retry, settings};
-use crate::lanes::{Action, BatchScope, BatchSettings, Ended, Filter, Marks, Outcome, Settings};
+use crate::lanes::{Action, BatchScope, BatchSettings, Ended, Filter, Marks, Outcome, PullEnd, Settings};
 
 fn batches(scope: BatchScope, max_messages: usize) -> Settings {
     let mut settings = settings();
@@ -87,6 +87,21 @@ fn a_batch_that_can_get_no_company_for_lack_of_room_does_not_wait() {
         assert_eq!(bench.batches(), [[0; 0]; 0], "one more may come");
         bench.deliver(4, "a");
         assert_eq!(bench.batches(), [[1, 2, 3, 4]]);
+    }
+}
+
+#[test]
+fn company_may_come_by_the_next_request_when_one_has_expired() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        let mut bench = bench(batches(scope, 3), "a");
+        let expired = PullEnd {
+            messages: usize::MAX,
+            ..PullEnd::default()
+        };
+        bench.lanes.pull_ended(P, &filter(), bench.epoch, expired);
+        assert_eq!(bench.batches(), [[0; 0]; 0]);
+        bench.advance(50);
+        assert_eq!(bench.batches(), [[1]]);
     }
 }
 

@@ -60,7 +60,10 @@ fn a_last_delivery_that_was_swallowed_is_noticed_at_the_second_answer() {
 fn what_is_under_way_is_not_swallowed() {
     let mut bench = bench();
     for sequence in 1..10 {
-        look(&mut bench, view(sequence, 3));
+        bench.advance(1000);
+        bench
+            .lanes
+            .inspected(bench.now, P, &filter(), bench.epoch, view(sequence, 3));
         // It comes after the answer, every time.
         bench.deliver(sequence, "a");
     }
@@ -236,6 +239,28 @@ fn what_is_unfinished_or_was_acked_a_moment_ago_is_no_lost_ack() {
     bench.end(2, Outcome::Success);
     look(&mut bench, unacked(0, 2));
     look(&mut bench, unacked(0, 2));
+    assert_eq!(bench.reopenings(), []);
+}
+
+#[test]
+fn what_the_consumer_before_delivered_says_nothing_about_the_acks_of_this_one() {
+    let mut bench = bench();
+    bench.deliver(1, "a");
+    bench.deliver(2, "b");
+    bench.started();
+    bench.end(1, Outcome::Success);
+    bench.reopen();
+    bench.deliver(2, "b");
+    let unacked = ConsumerView {
+        delivered: 1,
+        pending: 0,
+        ack_pending: 1,
+        ack_floor: 0,
+    };
+    for _ in 0..5 {
+        bench.pulls();
+        look(&mut bench, unacked);
+    }
     assert_eq!(bench.reopenings(), []);
 }
 
