@@ -2,6 +2,8 @@
 //!
 //! A member plans inside its event loop, so a plan has to be short against a heartbeat.
 
+#![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::num::NonZeroU16;

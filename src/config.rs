@@ -3,6 +3,8 @@
 use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
+use crate::lanes::MOST_DEATHS;
+
 /// How much two clocks may differ in *rate*: 1 in this many.
 const CLOCK_RATE_ERROR: u32 = 100;
 
@@ -144,6 +146,12 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// How long one attempt may take before it is cancelled and counts as failed. `None`: as long as it likes.
     pub handler_timeout: Option<Duration>,
+    /// How often a process may die while it runs one message and nothing else before that message is not run any more and its key
+    /// waits. A message that was running when two processes died is run alone from then on. At most 16. Usual: 2 to 5.
+    pub max_kills: NonZeroU32,
+    /// Whether a message that has ended its process `max_kills` times becomes a dead letter, so that its key goes on. Off by default:
+    /// what looks like the message's fault can be the machine's. Needs `dead_letters`.
+    pub dead_letter_killers: bool,
     /// Where messages go that are rejected or have failed `retry.max_attempts` times. `None`: nowhere; such a message is kept, its
     /// key waits, and status and log say so.
     pub dead_letters: Option<DeadLetterSettings>,
@@ -198,6 +206,11 @@ impl Default for Settings {
             ack_wait: Duration::from_secs(30),
             retry: RetryPolicy::default(),
             handler_timeout: None,
+            max_kills: match NonZeroU32::new(3) {
+                Some(number) => number,
+                None => NonZeroU32::MIN,
+            },
+            dead_letter_killers: false,
             dead_letters: None,
             start: StartFrom::First,
             on_overrun: OnOverrun::Report,
@@ -377,6 +390,19 @@ impl Settings {
             "max_held_per_partition",
         )?;
         positive(self.handler_timeout.unwrap_or(Duration::MAX), "handler_timeout")?;
+        let kept = usize::try_from(self.max_kills.get()).unwrap_or(usize::MAX);
+        check(
+            kept <= MOST_DEATHS,
+            "max_kills",
+            self.max_kills.to_string(),
+            format!("it has to be at most {MOST_DEATHS}: no more deaths are kept of a message"),
+        )?;
+        check(
+            !self.dead_letter_killers || self.dead_letters.is_some(),
+            "dead_letter_killers",
+            "true".to_owned(),
+            "dead_letters has to say where such messages go".to_owned(),
+        )?;
         if let Some(letters) = &self.dead_letters {
             check(
                 is_literal_subject(&letters.prefix),
@@ -523,6 +549,20 @@ mod tests {
             ..RetryPolicy::default()
         };
         assert_eq!(refused(&Settings { retry, ..ok() }), "retry.max");
+        assert_eq!(
+            refused(&Settings {
+                max_kills: NonZeroU32::new(17).unwrap(),
+                ..ok()
+            }),
+            "max_kills"
+        );
+        assert_eq!(
+            refused(&Settings {
+                dead_letter_killers: true,
+                ..ok()
+            }),
+            "dead_letter_killers"
+        );
     }
 
     #[test]

@@ -222,6 +222,7 @@ impl Group {
             lane_depth: settings.lane_depth(),
             max_parked: settings.max_parked,
             max_ranges: settings.max_ranges,
+            idle_pull: IDLE_PULL,
             several_filters: self.strategy.needs_discovery(),
             ack_wait: settings.ack_wait,
             retry: lanes::Retry {
@@ -229,6 +230,8 @@ impl Group {
                 max: settings.retry.max,
                 max_attempts: settings.retry.max_attempts,
             },
+            max_kills: settings.max_kills,
+            dead_letter_killers: settings.dead_letter_killers,
         }
     }
 
@@ -239,6 +242,9 @@ impl Group {
         }
     }
 }
+
+/// How many messages a filter asks for while none comes.
+const IDLE_PULL: std::num::NonZeroUsize = std::num::NonZeroUsize::MIN.saturating_add(7);
 
 /// The error that tells why a member ended.
 pub(crate) fn stop_error(member: &MemberId, stop: Stop) -> Error {

@@ -30,7 +30,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    fn new(record: &AssignmentRecord, partitions: u16) -> Self {
+    /// An assignment that is seen now.
+    pub(crate) fn new(record: &AssignmentRecord, partitions: u16) -> Self {
         Self {
             at: clock::now(),
             generation: record.generation,
@@ -84,7 +85,7 @@ pub(crate) async fn watch(client: async_nats::Client, spec: GroupSpec, sender: m
                     // A watch may repeat what it has shown.
                     Ok(record) if record.generation > newest => {
                         newest = record.generation;
-                        if sender.send(Seen::new(&record, spec.partitions)).is_err() {
+                        if sender.send(Seen::new(&record, spec.choice.partitions)).is_err() {
                             return;
                         }
                     }

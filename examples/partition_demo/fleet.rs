@@ -82,6 +82,7 @@ impl Life {
                 self.serving.remove(partition);
             }
             MemberChange::Joined | MemberChange::Fenced { .. } | MemberChange::Left => self.serving.clear(),
+            MemberChange::Joining => {}
         }
     }
 

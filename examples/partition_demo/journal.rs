@@ -70,6 +70,8 @@ pub(crate) struct MemberEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MemberChange {
+    /// It asks to enter the group for the first time.
+    Joining,
     /// It has entered the group, at the start or again.
     Joined,
     /// It has cut itself off.

@@ -97,7 +97,7 @@ async fn demo(options: &Options, schedule: Schedule) -> Result<Option<Verdict>, 
     let records = RecordsFolder::new(options)?;
     let mut screen = Screen::new(options.json);
     let stage = tokio::select! {
-        stage = Stage::build(options) => stage?,
+        stage = Stage::build("partition-demo", options.group()) => stage?,
         _ = interrupt.recv() => return Ok(None),
         _ = terminate.recv() => return Ok(None),
     };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use jetring::partitioning::Strategy;
 use jetring::{Delivery, Error, Failure, Group, Member, Partitions, Settings, SubjectPattern, Token, Transformed};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,6 @@ use tokio::time::Instant;
 
 use crate::Fault;
 use crate::journal::{Journal, MemberChange};
-use crate::options::Partitioning;
 use crate::random::mix;
 
 /// How long a member tries to join.
@@ -21,15 +21,19 @@ const JOIN_DEADLINE: Duration = Duration::from_secs(10);
 /// The least and the most time that a handler takes, in microseconds.
 const WORK_MICROS: std::ops::Range<u64> = 1_000..3_000;
 
-/// What a group is, for the demo itself and for its members.
+/// The strategies of the crate that the demo shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Partitioning {
+    /// One consumer per key; the stream is plain.
+    Token,
+    /// One consumer per partition; the stream stores the partition in the subject.
+    Transformed,
+}
+
+/// What can be chosen of a group.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct GroupSpec {
-    /// The address of the server.
-    pub(crate) url: String,
-    /// The stream.
-    pub(crate) stream: String,
-    /// The bucket of the group's records.
-    pub(crate) bucket: String,
+pub(crate) struct GroupChoice {
     /// The first token of the subjects.
     pub(crate) topic: String,
     /// The strategy.
@@ -40,15 +44,28 @@ pub(crate) struct GroupSpec {
     pub(crate) session_timeout: Duration,
 }
 
+/// What a group is, for whoever starts the members and for the members themselves.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct GroupSpec {
+    /// The address of the server.
+    pub(crate) url: String,
+    /// The stream.
+    pub(crate) stream: String,
+    /// The bucket of the group's records.
+    pub(crate) bucket: String,
+    /// What was chosen.
+    pub(crate) choice: GroupChoice,
+}
+
 impl GroupSpec {
     /// The name of the group.
     pub(crate) const NAME: &str = "demo";
 
     /// The group that this describes.
     pub(crate) fn group(&self) -> Result<Group, Error> {
-        let pattern = SubjectPattern::parse(&format!("{}.*", self.topic))?;
-        let partitions = Partitions::new(self.partitions.into())?;
-        match self.partitioning {
+        let pattern = SubjectPattern::parse(&format!("{}.*", self.choice.topic))?;
+        let partitions = Partitions::new(self.choice.partitions.into())?;
+        match self.choice.partitioning {
             Partitioning::Token => self.with_strategy(Token::new(pattern, partitions)),
             Partitioning::Transformed => self.with_strategy(Transformed::new(pattern, partitions)),
         }
@@ -56,7 +73,7 @@ impl GroupSpec {
 
     fn with_strategy(&self, strategy: impl Strategy + 'static) -> Result<Group, Error> {
         Group::new(Self::NAME, &self.stream, strategy)?.with_settings(Settings {
-            session_timeout: self.session_timeout,
+            session_timeout: self.choice.session_timeout,
             bucket: self.bucket.clone(),
             ..Settings::default()
         })
@@ -109,6 +126,7 @@ async fn join(spec: &MemberSpec, journal: &Arc<Journal>) -> Result<Member, Fault
         .connect(&spec.group.url)
         .await?;
     let deadline = Instant::now() + JOIN_DEADLINE;
+    journal.member(MemberChange::Joining)?;
     loop {
         let (journal, seed) = (journal.clone(), spec.seed);
         let handler = move |delivery: Delivery| {

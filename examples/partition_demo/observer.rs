@@ -320,7 +320,7 @@ fn describe(number: usize, change: &MemberChange) -> Option<String> {
             format!("has cut itself off ({reason}); it comes back when its old handlers have ended")
         }
         MemberChange::Left => "has left".to_owned(),
-        MemberChange::Serving { .. } | MemberChange::Gone { .. } => return None,
+        MemberChange::Joining | MemberChange::Serving { .. } | MemberChange::Gone { .. } => return None,
     };
     Some(format!("{} {what}", name(number)))
 }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum, value_parser};
+use clap::{Parser, value_parser};
 
+use crate::member::{GroupChoice, Partitioning};
 use crate::schedule::Schedule;
 
 /// With one consumer per key more would only show how slow that is.
@@ -87,16 +88,6 @@ pub(crate) struct Options {
     pub(crate) run_member: Option<String>,
 }
 
-/// The strategies of the crate that the demo shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Partitioning {
-    /// One consumer per key; the stream is plain.
-    Token,
-    /// One consumer per partition; the stream stores the partition in the subject.
-    Transformed,
-}
-
 impl Options {
     /// How many keys are published.
     pub(crate) fn keys(&self) -> u32 {
@@ -104,6 +95,16 @@ impl Options {
             Partitioning::Token => 64,
             Partitioning::Transformed => 256,
         })
+    }
+
+    /// The group that the members make.
+    pub(crate) fn group(&self) -> GroupChoice {
+        GroupChoice {
+            topic: self.topic.clone(),
+            partitioning: self.partitioning,
+            partitions: self.partitions,
+            session_timeout: self.session_timeout,
+        }
     }
 
     /// Checks what no single value shows. The error says what to change.
@@ -119,8 +120,8 @@ impl Options {
     }
 }
 
-/// `2s`, `800ms`, or a plain number of seconds.
-fn parse_time(text: &str) -> Result<Duration, String> {
+/// A session timeout: `2s`, `800ms`, or a plain number of seconds.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.strip_suffix("ms") {
         Some(number) => (number, 1e-3),
         None => (text.strip_suffix('s').unwrap_or(text), 1.0),

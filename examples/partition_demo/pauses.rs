@@ -23,11 +23,13 @@ impl Window {
     }
 }
 
-/// The middle and the longest of several times, in milliseconds.
+/// How several times are spread, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
     /// Half of them are not longer.
     pub(crate) p50: f64,
+    /// 99 of a hundred are not longer.
+    pub(crate) p99: f64,
     /// The longest.
     pub(crate) max: f64,
 }
@@ -36,9 +38,15 @@ impl Spread {
     /// `None` if there are none.
     pub(crate) fn of(mut nanos: Vec<u64>) -> Option<Self> {
         nanos.sort_unstable();
+        // The least one that `percent` of all do not exceed.
+        let at = |percent: usize| {
+            let rank = (nanos.len() * percent).div_ceil(100);
+            nanos.get(rank.checked_sub(1)?).copied().map(clock::milliseconds)
+        };
         Some(Self {
-            p50: clock::milliseconds(*nanos.get(nanos.len().saturating_sub(1) / 2)?),
-            max: clock::milliseconds(*nanos.last()?),
+            p50: at(50)?,
+            p99: at(99)?,
+            max: at(100)?,
         })
     }
 }
@@ -232,9 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn the_middle_and_the_longest() {
+    fn how_times_are_spread() {
         assert_eq!(Spread::of(vec![]), None);
         let spread = Spread::of(vec![5 * MS, MS, 2 * MS, 3 * MS]).unwrap();
-        assert_eq!((spread.p50, spread.max), (2.0, 5.0));
+        assert_eq!((spread.p50, spread.p99, spread.max), (2.0, 5.0, 5.0));
+        let spread = Spread::of((1..=200).map(|number| number * MS).collect()).unwrap();
+        assert_eq!((spread.p50, spread.p99, spread.max), (100.0, 198.0, 200.0));
     }
 }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Fault;
+use crate::clock;
 use crate::random;
 
 /// How many publishes may wait for their confirmation.
@@ -37,8 +38,9 @@ const CATCH_UP: Duration = Duration::from_millis(200);
 struct Key {
     name: String,
     subject: String,
-    /// The number of its last confirmed message. The lock also keeps its messages apart.
-    last: Mutex<u64>,
+    /// When each of its confirmed messages was sent for the first time, in order of their numbers. The lock also keeps its
+    /// messages apart.
+    sent: Mutex<Vec<u64>>,
 }
 
 /// Publishes the traffic.
@@ -58,20 +60,19 @@ impl Publisher {
         url: &str,
         stream: &str,
         topic: &str,
-        keys: u32,
+        keys: impl IntoIterator<Item = String>,
         seed: u64,
     ) -> Result<Self, Fault> {
         let client = async_nats::ConnectOptions::new().name("publisher").connect(url).await?;
         let mut context = jetstream::new(client);
         context.set_timeout(ACK_TIMEOUT);
         let mut by_partition: BTreeMap<u16, Vec<Arc<Key>>> = BTreeMap::new();
-        for number in 0..keys {
-            let name = format!("key-{number}");
+        for name in keys {
             let partition = group.partition_of(&name);
             let key = Key {
                 subject: format!("{topic}.{name}"),
                 name,
-                last: Mutex::new(0),
+                sent: Mutex::new(Vec::new()),
             };
             by_partition.entry(partition.0).or_default().push(Arc::new(key));
         }
@@ -93,13 +94,19 @@ impl Publisher {
         self.confirmed.load(Ordering::Relaxed)
     }
 
+    /// For each key when its confirmed messages were sent, in order of their numbers from 1.
+    pub(crate) async fn sent(&self) -> BTreeMap<String, Vec<u64>> {
+        let mut sent = BTreeMap::new();
+        for key in self.partitions.iter().flatten() {
+            sent.insert(key.name.clone(), key.sent.lock().await.clone());
+        }
+        sent
+    }
+
     /// For each key the number of its last confirmed message.
     pub(crate) async fn last_numbers(&self) -> BTreeMap<String, u64> {
-        let mut numbers = BTreeMap::new();
-        for key in self.partitions.iter().flatten() {
-            numbers.insert(key.name.clone(), *key.last.lock().await);
-        }
-        numbers
+        let sent = self.sent().await;
+        sent.into_iter().map(|(key, sent)| (key, sent.len() as u64)).collect()
     }
 
     /// Publishes `rate` messages per second until it is stopped, and waits until everything is confirmed or given up.
@@ -142,13 +149,13 @@ impl Publisher {
     /// Publishes the next message of a key. If no try is confirmed in time the key's next message has the same number, and
     /// the same id, by which the server keeps only one of the two.
     async fn publish(&self, key: &Key) {
-        let mut last = key.last.lock().await;
-        let number = *last + 1;
+        let mut sent = key.sent.lock().await;
+        let (number, at) = (sent.len() as u64 + 1, clock::now());
         let deadline = Instant::now() + PUBLISH_DEADLINE;
         loop {
             match self.attempt(key, number).await {
                 Ok(()) => {
-                    *last = number;
+                    sent.push(at);
                     self.confirmed.fetch_add(1, Ordering::Relaxed);
                     return;
                 }

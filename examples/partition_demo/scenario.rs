@@ -45,7 +45,7 @@ pub(crate) async fn run(
         &stage.spec.url,
         &stage.spec.stream,
         &options.topic,
-        options.keys(),
+        (0..options.keys()).map(|number| format!("key-{number}")),
         options.seed,
     );
     let publisher = Arc::new(publisher.await?);

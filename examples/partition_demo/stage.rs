@@ -9,8 +9,7 @@ use jetring::Group;
 use jetring::testing::NatsServer;
 
 use crate::Fault;
-use crate::member::GroupSpec;
-use crate::options::Options;
+use crate::member::{GroupChoice, GroupSpec};
 use crate::random::mix;
 
 /// How long tidying up may take.
@@ -20,7 +19,9 @@ const TIDY_DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Stage {
     server: NatsServer,
-    /// The demo's own connection.
+    /// Whose it is, for those who see its stream on a shared server.
+    name: &'static str,
+    /// A connection for everything but the traffic.
     pub(crate) client: Client,
     /// What members are told.
     pub(crate) spec: GroupSpec,
@@ -29,25 +30,23 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts or finds the server.
-    pub(crate) async fn build(options: &Options) -> Result<Self, Fault> {
+    /// Starts or finds the server, for the program `name`.
+    pub(crate) async fn build(name: &'static str, choice: GroupChoice) -> Result<Self, Fault> {
         let server = NatsServer::start().await?;
         let client = server.connect().await?;
-        // Others may use the server, other runs of the demo too.
+        // Others may use the server, other runs of the same program too.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let unique = mix(crate::clock::nanos(since_epoch) ^ u64::from(std::process::id())) >> 32;
         let spec = GroupSpec {
             url: server.url().to_owned(),
-            stream: format!("partition-demo-{unique:08x}"),
-            bucket: format!("partition-demo-{unique:08x}-group"),
-            topic: options.topic.clone(),
-            partitioning: options.partitioning,
-            partitions: options.partitions,
-            session_timeout: options.session_timeout,
+            stream: format!("{name}-{unique:08x}"),
+            bucket: format!("{name}-{unique:08x}-group"),
+            choice,
         };
         let group = spec.group()?;
         Ok(Self {
             server,
+            name,
             client,
             spec,
             group,
@@ -57,11 +56,11 @@ impl Stage {
     /// Creates the stream.
     pub(crate) async fn provision(&self) -> Result<(), Fault> {
         let template = StreamConfig {
-            description: Some("jetring: partition_demo; deleted at its end".to_owned()),
+            description: Some(format!("jetring: {}; deleted at its end", self.name)),
             ..StreamConfig::default()
         };
         self.group.provision(&self.client, template).await.map_err(|error| {
-            let hint = "if another stream takes the subjects, perhaps one that a killed demo left behind, use --topic";
+            let hint = "if another stream takes the subjects, perhaps one that a killed run left behind, use --topic";
             format!("{error}\n({hint})").into()
         })
     }

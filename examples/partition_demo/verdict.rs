@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use crate::options::Partitioning;
+use crate::member::Partitioning;
 use crate::pauses::Spread;
 
 /// What the run was set to.

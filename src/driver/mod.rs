@@ -382,6 +382,7 @@ impl<H: Handler> Driver<H> {
                 tracing::info!(%partition, %filter, %epoch, gap.expected, gap.found, "a delivery was lost");
                 self.reopen(partition, filter, epoch, ReopenReason::Gap);
             }
+            Action::Record { partition } => self.save(partition, true),
             Action::DeadLetter(letter) => self.store_dead_letter(letter),
             Action::Parked(parked) => tracing::error!(
                 partition = %parked.partition,
@@ -389,7 +390,7 @@ impl<H: Handler> Driver<H> {
                 sequence = parked.stream_sequence,
                 error = parked.error,
                 store_error = parked.store_error,
-                "a key waits: its message was given up and is not stored as a dead letter"
+                "a key waits: its message is not run any more and is not stored as a dead letter"
             ),
             Action::Read {
                 read,
@@ -481,12 +482,22 @@ impl<H: Handler> Driver<H> {
         self.checkpoint_at = now + self.parts.settings.checkpoint_interval;
         let partitions: BTreeSet<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
         for partition in partitions {
-            let changes = self.parts.lanes.changes(partition);
-            if self.saved.insert(partition, changes) != Some(changes) {
-                let marks = self.parts.lanes.progress(partition);
-                self.step(Event::Checkpoint { partition, marks });
+            if self.saved.get(&partition) != Some(&self.parts.lanes.changes(partition)) {
+                self.save(partition, false);
             }
         }
+    }
+
+    fn save(&mut self, partition: Partition, urgent: bool) {
+        let changes = self.parts.lanes.changes(partition);
+        self.saved.insert(partition, changes);
+        let marks = self.parts.lanes.progress(partition);
+        self.step(Event::Checkpoint {
+            partition,
+            marks,
+            changes,
+            urgent,
+        });
     }
 
     /// Looks for new keys for as long as the member lives.
@@ -543,9 +554,11 @@ impl<H: Handler> Driver<H> {
                 filter,
                 epoch,
                 marks,
+                careful_until,
             } => {
                 self.start_pull(partition, filter.clone(), epoch);
-                self.parts.lanes.open(partition, filter, epoch, marks);
+                self.parts.lanes.open(partition, filter.clone(), epoch, marks);
+                self.parts.lanes.be_careful(partition, &filter, careful_until);
             }
             Command::Reopen {
                 partition,
@@ -556,6 +569,8 @@ impl<H: Handler> Driver<H> {
                 self.parts.lanes.reopen(partition, &filter, epoch);
             }
             Command::Truncate(partition, last) => self.truncate(partition, last),
+            Command::Recorded(partition, token, changes) => self.parts.lanes.recorded(partition, token, changes),
+            Command::Absolve(partition, incarnation) => self.parts.lanes.absolve(partition, &incarnation),
             Command::Drain(partition) => self.parts.lanes.stop(partition),
             Command::CancelHandlers(partition) => self.parts.lanes.cancel(partition),
             Command::Close(partition, token) => {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{MemberId, Revision};
+use crate::ids::{Incarnation, MemberId, Revision};
 use crate::records::{Entry, MemberRecord, MemberState, Share};
 use crate::time::Time;
 
@@ -39,6 +39,8 @@ struct Peer {
 #[derive(Debug, Default)]
 pub(super) struct Membership {
     peers: BTreeMap<MemberId, Peer>,
+    /// Incarnations, not the first of their process, that were seen and not yet looked at.
+    rejoined: Vec<Incarnation>,
     scope: Option<WatchScope>,
     /// Records of the dead and tombstones of the removed, by revision, and since when each was seen in listings.
     gone: BTreeMap<MemberId, (Revision, Time)>,
@@ -52,16 +54,21 @@ impl Membership {
 
     /// Takes note of a record. Only a newer revision counts, so replays and reordered hints are harmless.
     pub(super) fn observe(&mut self, cx: &Context, id: MemberId, entry: Entry<MemberRecord>) {
+        let incarnation = |entry: &Entry<MemberRecord>| entry.value.as_ref().map(|record| record.incarnation.clone());
+        let found = incarnation(&entry).filter(Incarnation::is_rejoin);
         match self.peers.get_mut(&id) {
             Some(peer) if peer.entry.revision >= entry.revision => {
                 peer.confirmed |= peer.entry.revision == entry.revision;
             }
             Some(peer) => {
+                self.rejoined
+                    .extend(found.filter(|_| incarnation(&peer.entry) != incarnation(&entry)));
                 peer.entry = entry;
                 peer.seen_at = cx.now;
                 peer.confirmed = true;
             }
             None => {
+                self.rejoined.extend(found);
                 let peer = Peer {
                     entry,
                     seen_at: cx.now,
@@ -112,6 +119,19 @@ impl Membership {
                 Command::PurgeMember(ticket, id.clone(), revision)
             });
         }
+    }
+
+    /// Incarnations that were seen since the last call and show that their process had survived an earlier one.
+    pub(super) fn take_rejoined(&mut self) -> Vec<Incarnation> {
+        std::mem::take(&mut self.rejoined)
+    }
+
+    /// Whether a later life of the process of `incarnation` is known.
+    pub(super) fn is_outlived(&self, incarnation: &Incarnation) -> bool {
+        let records = self.peers.values().filter_map(|peer| peer.entry.value.as_ref());
+        records
+            .into_iter()
+            .any(|record| record.incarnation.outlives(incarnation))
     }
 
     #[cfg(test)]

@@ -50,6 +50,13 @@ pub(super) enum Stage {
     Ending(FencingToken),
 }
 
+/// The tenure before this one, if the process that held it is taken to be dead. What it had started may have killed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Died {
+    pub(super) incarnation: Incarnation,
+    pub(super) token: FencingToken,
+}
+
 /// One partition.
 #[derive(Debug)]
 pub(super) struct PartitionSlot {
@@ -61,6 +68,8 @@ pub(super) struct PartitionSlot {
     pub(super) attempt: u32,
     /// The newest claim known here.
     claim: Entry<ClaimRecord>,
+    /// Whether a hint about the claim came since it was last asked for: then the answer may be the older of the two.
+    hinted: bool,
     /// Whether this member itself saw the newest claim go from held to released.
     saw_release: bool,
     /// Since when the claim, or its owner's record, has been missing at this claim revision.
@@ -68,6 +77,8 @@ pub(super) struct PartitionSlot {
     told_waiting: bool,
     /// The claim that could not be written over last, because it was not the newest.
     refused: Option<Revision>,
+    /// Whom the claim was taken from last, if that was because of a death.
+    died: Option<Died>,
 }
 
 impl PartitionSlot {
@@ -78,10 +89,12 @@ impl PartitionSlot {
             stage: Stage::Idle,
             attempt: 0,
             claim: Entry::absent(),
+            hinted: false,
             saw_release: false,
             missing_since: None,
             told_waiting: false,
             refused: None,
+            died: None,
         }
     }
 
@@ -138,6 +151,7 @@ impl PartitionSlot {
 
     pub(super) fn read_claim(&mut self, cx: &mut Context) {
         self.stage = Stage::Reading;
+        self.hinted = false;
         let partition = self.partition;
         self.ask(cx, PartitionAsk::ReadClaim, |ticket| {
             Command::ReadClaim(ticket, partition)
@@ -164,6 +178,7 @@ impl PartitionSlot {
         self.claim = Entry::absent();
         self.saw_release = false;
         self.missing_since = None;
+        self.died = None;
     }
 
     /// The watch, or a listing, showed a claim.
@@ -176,6 +191,7 @@ impl PartitionSlot {
         if !self.see_claim(entry) {
             return;
         }
+        self.hinted = true;
         match &self.stage {
             Stage::Waiting(_) => self.judge(cx, around),
             Stage::Held(tenure) if tenure.is_contradicted_by(entry, cx, around.incarnation) => self.confirm_claim(cx),
@@ -215,9 +231,10 @@ impl PartitionSlot {
         result: Result<Entry<ClaimRecord>, Fault>,
     ) {
         match result {
+            // Taking the older one for the truth would mean to wait for a release that was already seen.
+            Ok(entry) if entry.revision < self.claim.revision && self.hinted => self.read_claim(cx),
             Ok(entry) => {
-                // The leader's word replaces whatever a hint said, for a hint may be from a bucket that is no more. Should the hint
-                // be the younger one, then the compare-and-set fails and the claim is read again.
+                // The leader's word replaces whatever an earlier hint said, for that may be from a bucket that is no more.
                 if !self.see_claim(&entry) && entry.revision < self.claim.revision {
                     self.claim = entry;
                     self.saw_release = false;
@@ -244,7 +261,7 @@ impl PartitionSlot {
                 self.stage = Stage::Surveying;
                 around.survey.request(cx, self.partition);
             }
-            Some(claim) if claim.state == ClaimState::Released => self.take_when_allowed(cx, around),
+            Some(claim) if claim.state == ClaimState::Released => self.take_when_allowed(cx, around, None),
             Some(claim) => {
                 let owner = claim.owner.clone();
                 self.stage = Stage::Judging(self.claim.revision);
@@ -274,7 +291,11 @@ impl PartitionSlot {
         };
         match entry.value {
             Some(record) if record.incarnation != claim.incarnation || record.state == MemberState::Dead => {
-                self.take_when_allowed(cx, around);
+                // Another life of the same process: it was fenced, and has ended its handlers by itself.
+                let survived =
+                    record.incarnation != claim.incarnation && record.incarnation.is_same_process(&claim.incarnation);
+                let died = (!survived).then(|| claim.incarnation.clone());
+                self.take_when_allowed(cx, around, died);
             }
             Some(_) => {
                 if around.membership.is_silent(cx, owner) {
@@ -303,7 +324,7 @@ impl PartitionSlot {
                 if survey.consumers.iter().any(|name| ours(name) || older(name)) {
                     self.take_after_absence(cx, around, None);
                 } else {
-                    self.take_when_allowed(cx, around);
+                    self.take_when_allowed(cx, around, None);
                 }
             }
         }
@@ -318,17 +339,19 @@ impl PartitionSlot {
         };
         self.missing_since = Some((revision, since));
         if cx.now.since(since) >= cx.settings.session_timeout {
-            self.take_when_allowed(cx, around);
+            // Whoever it was may have died or left: nothing is known, so nothing is blamed.
+            self.take_when_allowed(cx, around, None);
         } else {
             self.tell_waiting(cx, owner);
             self.wait(since + cx.settings.session_timeout);
         }
     }
 
-    fn take_when_allowed(&mut self, cx: &mut Context, around: &Surroundings<'_>) {
+    /// `died` is the incarnation that held it, if it is taken because of its death.
+    fn take_when_allowed(&mut self, cx: &mut Context, around: &Surroundings<'_>, died: Option<Incarnation>) {
         match around.quarantine_until {
             Some(until) if cx.now < until && !self.saw_release => self.wait(until),
-            _ => self.take(cx, around),
+            _ => self.take(cx, around, died),
         }
     }
 
@@ -342,7 +365,7 @@ impl PartitionSlot {
     }
 
     /// Writes the claim, with a least token above the one it had.
-    fn take(&mut self, cx: &mut Context, around: &Surroundings<'_>) {
+    fn take(&mut self, cx: &mut Context, around: &Surroundings<'_>, died: Option<Incarnation>) {
         let Some(generation) = self.wanted else {
             return self.abandon();
         };
@@ -356,6 +379,10 @@ impl PartitionSlot {
             .value
             .as_ref()
             .map_or(FencingToken(0), |claim| claim.token_at(revision, around.bucket_created));
+        self.died = died.map(|incarnation| Died {
+            incarnation,
+            token: former,
+        });
         let record = ClaimRecord {
             owner: cx.settings.member.clone(),
             incarnation: around.incarnation.clone(),
@@ -407,7 +434,7 @@ impl PartitionSlot {
         self.attempt += 1;
         self.missing_since = None;
         let token = claim.token_at(self.claim.revision, around.bucket_created);
-        let tenure = Tenure::new(token, claim, self.claim.revision);
+        let tenure = Tenure::new(token, claim, self.claim.revision, self.died.clone());
         self.stage = Stage::Held(Box::new(tenure));
         if self.wanted.is_some() {
             self.start_opening(cx, around);

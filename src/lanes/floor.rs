@@ -79,6 +79,12 @@ impl Floor {
         self.ranges.len()
     }
 
+    /// How many messages are unfinished.
+    #[cfg(test)]
+    pub(super) fn unfinished(&self) -> usize {
+        self.unfinished.len()
+    }
+
     /// Whether no loaded range lies ahead of what was delivered.
     pub(super) fn has_passed_all(&self) -> bool {
         self.ranges

@@ -66,10 +66,10 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// Leaves so many messages of a waiting lane in memory, at least its first.
+    /// Leaves so many messages of a waiting lane in memory. They must be at least one, for its first is tried again.
     fn spill_down(&mut self, id: LaneId, depth: usize) {
         while let Some(lane) = self.lanes.get_mut(&id)
-            && lane.load.messages > depth.max(1)
+            && lane.load.messages > depth
             && let Some(sequence) = lane.last_in_memory()
             && let Some(filter) = self.filters.get_mut(&lane.filter)
             && let Some(entry) = filter.entries.get_mut(&sequence)

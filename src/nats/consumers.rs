@@ -48,6 +48,7 @@ impl Nats {
         match stream.consumer_info(name.to_string()).await {
             Ok(info) => Ok(Some(Position {
                 ack_floor: info.ack_floor.stream_sequence,
+                delivered: info.delivered.stream_sequence,
                 start: match info.config.deliver_policy {
                     DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
                     _ => 0,

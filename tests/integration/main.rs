@@ -11,6 +11,7 @@
 //! | `t25_dead_letters` | messages that are given up |
 //! | `t30_handover` | graceful moves: join under load, leave |
 //! | `t40_crash` | members that are killed |
+//! | `t45_poison` | messages that kill whatever process runs them |
 //! | `t50_freeze` | members that are frozen, and what they can do when they wake |
 //! | `t60_consumers` | consumers that lose deliveries, vanish, or are contested |
 //! | `t70_bad_input` | what does not fit is refused before anything is created |
@@ -31,6 +32,7 @@ mod t20_delivery;
 mod t25_dead_letters;
 mod t30_handover;
 mod t40_crash;
+mod t45_poison;
 mod t50_freeze;
 mod t60_consumers;
 mod t70_bad_input;

@@ -211,6 +211,7 @@ impl Server {
         let position = Position {
             ack_floor: start.saturating_sub(1),
             start,
+            delivered: start.saturating_sub(1),
         };
         self.consumers.insert(name, position);
         Ok(())
@@ -245,6 +246,8 @@ pub(super) fn ticket(command: &Command) -> Option<Ticket> {
         | Command::Open { .. }
         | Command::Reopen { .. }
         | Command::Truncate(..)
+        | Command::Recorded(..)
+        | Command::Absolve(..)
         | Command::Drain(_)
         | Command::CancelHandlers(_)
         | Command::Close(..)

@@ -1,6 +1,8 @@
 //! Tests by rule, and random histories checked against what lanes promise.
 
+mod audit;
 mod bench;
+mod care;
 mod check;
 mod floor;
 mod gap;

@@ -91,6 +91,44 @@ fn a_key_reads_ahead_no_further_than_half_its_depth() {
 }
 
 #[test]
+fn a_key_reads_ahead_only_into_free_room() {
+    let mut settings = depth(8);
+    settings.max_held = number(10);
+    settings.concurrency = number(10);
+    let mut bench = hot(settings, 20);
+    assert_eq!((bench.held(), bench.spilled()), (1, 19));
+    // Others take what room the hot one leaves.
+    for sequence in 21..=29 {
+        bench.deliver(sequence, &format!("calm {sequence}"));
+    }
+    bench.advance(100);
+    bench.started();
+    assert_eq!(bench.reads(), [], "the room is full");
+    bench.end(1, Outcome::Success);
+    let reads: Vec<_> = bench.reads().into_iter().map(|(sequence, _)| sequence).collect();
+    assert_eq!(reads, [2], "the one that has ended has made room for the next");
+    assert_eq!(bench.held(), 10);
+}
+
+#[test]
+fn a_message_that_is_gone_while_its_key_waits_again_leaves_no_count() {
+    let mut bench = hot(depth(4), 12);
+    bench.advance(100);
+    for sequence in 1..=3 {
+        bench.started();
+        bench.end(sequence, Outcome::Success);
+    }
+    bench.started();
+    let (sequence, read) = bench.reads()[0];
+    assert_eq!(sequence, 5, "read ahead while 4 runs");
+    bench.end(4, retry("down"));
+    bench.lanes.read(read, Found::Gone);
+    assert_eq!(gone(&mut bench), [5]);
+    bench.lanes.audit();
+    assert_eq!((bench.held(), bench.spilled()), (1, 7));
+}
+
+#[test]
 fn a_spilled_message_that_is_gone_counts_as_finished_and_is_reported() {
     let mut bench = hot(depth(1), 3);
     bench.advance(100);

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::journal::{End, Life, Line, Start, What};
+use super::process::THREADS;
 
 /// A message whose storing was confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(crate) enum Fault {
         second: (Life, Start),
     },
     /// A handler began with a lower fencing token than one before it had.
-    StaleToken { start: Start, highest: u64 },
+    StaleToken { life: Life, start: Start, highest: u64 },
 }
 
 /// The findings, and what to make of them.
@@ -58,15 +59,27 @@ impl Verdict {
         self.except(|fault| matches!(fault, Fault::Repeated { .. }));
     }
 
-    /// The same, but these members were frozen: what ran in them then ran on beside their successors.
+    /// The same, but these members were frozen, each as often as it is named: what ran in them then ran on beside their
+    /// successors. So did, at most once per thread, a handler that was between the last look at the lease and its first line.
     #[track_caller]
     pub(crate) fn at_least_once_with_overrun(&self, frozen: &[&str]) {
         let runs_on = |pair: [&(Life, Start); 2]| pair.iter().any(|(life, _)| frozen.contains(&life.id.as_str()));
         self.except(|fault| match fault {
             Fault::Repeated { .. } => true,
             Fault::SameKey { first, second } | Fault::TwoOwners { first, second } => runs_on([first, second]),
+            Fault::StaleToken { life, .. } => frozen.contains(&life.id.as_str()),
             _ => false,
         });
+        for id in frozen {
+            let stale = |fault: &&Fault| matches!(fault, Fault::StaleToken { life, .. } if life.id == *id);
+            let begun = self.faults.iter().filter(stale).count();
+            let times = frozen.iter().filter(|other| *other == id).count();
+            assert!(
+                begun <= times * THREADS,
+                "{id} went on as if it was not late: {:#?}",
+                self.faults
+            );
+        }
     }
 
     #[track_caller]
@@ -119,6 +132,7 @@ impl Check<'_> {
         if start.token < *highest {
             let highest = *highest;
             self.faults.push(Fault::StaleToken {
+                life: life.clone(),
                 start: start.clone(),
                 highest,
             });
@@ -335,6 +349,12 @@ mod tests {
         let verdict = check(&messages, &lines);
         verdict.at_least_once_with_overrun(&["a"]);
         assert_eq!(names(&verdict), ["same key", "repeated"]);
+        let goes_on: Vec<Line> = (0..3)
+            .flat_map(|_| [start("a", 1, "x", 7), end("a", 1, End::Failed)])
+            .collect();
+        let lines = [&[start("b", 1, "x", 8), done("b", 1)][..], &goes_on].concat();
+        let judged = std::panic::catch_unwind(|| check(&messages, &lines).at_least_once_with_overrun(&["a"]));
+        judged.unwrap_err();
         let judged = std::panic::catch_unwind(|| verdict.at_least_once_with_overrun(&["c"]));
         judged.unwrap_err();
     }

@@ -125,6 +125,12 @@ impl World {
         }
     }
 
+    /// Publishes one message with this body; its sequence. It is not among those that have to be handled.
+    pub(crate) async fn publish_body(&self, key: &str, body: &'static str) -> u64 {
+        let published = self.jetstream.publish(self.setup.subject(key), body.into()).await;
+        published.unwrap().await.unwrap().sequence
+    }
+
     /// Takes note of a message that the test has published by itself.
     pub(crate) fn note(&self, message: Published) {
         self.published.lock().unwrap().push(message);

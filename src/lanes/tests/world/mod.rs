@@ -2,6 +2,7 @@
 //! members that leave and die. It does what the driver and the server do, and tells the checker all that can be seen.
 
 mod driver;
+mod owners;
 mod server;
 mod step;
 
@@ -13,7 +14,7 @@ use self::server::Consumer;
 pub(super) use self::step::{Ending, Step};
 use super::bench::settings;
 use super::check::{Check, Event, Place};
-use crate::ids::{Epoch, FencingToken, Partition};
+use crate::ids::Partition;
 use crate::lanes::{Filter, Found, Lanes, Marks, Outcome, ReadId, RunId, Settings, Status};
 use crate::time::Time;
 
@@ -46,6 +47,11 @@ pub(super) struct World {
     moving: BTreeMap<Partition, usize>,
     stopping: BTreeSet<Partition>,
     records: BTreeMap<Place, Marks>,
+    /// Partitions whose record is waited for.
+    unrecorded: BTreeSet<Partition>,
+    /// Up to where a member that died may have begun with messages.
+    careful: BTreeMap<Place, u64>,
+    crashes: u32,
     consumers: BTreeMap<Place, Consumer>,
     next_run: u64,
     pub(super) check: Check,
@@ -78,11 +84,13 @@ pub(super) fn small_settings() -> Settings {
     settings.max_held_total = NonZeroUsize::new(16).unwrap();
     settings.max_bytes = NonZeroUsize::new(64).unwrap();
     settings.max_bytes_total = NonZeroUsize::new(128).unwrap();
-    settings.lane_depth = NonZeroUsize::new(2).unwrap();
+    settings.lane_depth = NonZeroUsize::new(4).unwrap();
     settings.max_parked = NonZeroUsize::new(10).unwrap();
     settings.max_ranges = NonZeroUsize::new(3).unwrap();
     settings.several_filters = true;
     settings.retry.max_attempts = NonZeroU32::new(3);
+    settings.max_kills = NonZeroU32::MIN;
+    settings.dead_letter_killers = true;
     settings
 }
 
@@ -110,13 +118,16 @@ impl World {
             moving: BTreeMap::new(),
             stopping: BTreeSet::new(),
             records: BTreeMap::new(),
+            unrecorded: BTreeSet::new(),
+            careful: BTreeMap::new(),
+            crashes: 0,
             consumers: BTreeMap::new(),
             next_run: 0,
             check: Check::default(),
             asked: BTreeMap::new(),
         };
         for number in 0..PARTITIONS {
-            world.take_over(Partition(number.into()), usize::from(number) % 2, true);
+            world.take_over(Partition(number.into()), usize::from(number) % 2, true, None);
         }
         world
     }
@@ -156,6 +167,12 @@ impl World {
             Step::Purge { which } => self.purge(which),
             Step::Tick { millis } => self.tick(millis),
             Step::Checkpoint { partition } => self.checkpoint(Partition(u16::from(partition % PARTITIONS))),
+            Step::Record { which } => {
+                let count = self.unrecorded.len().max(1);
+                if let Some(&partition) = self.unrecorded.iter().nth(usize::from(which) % count) {
+                    self.checkpoint(partition);
+                }
+            }
             Step::Stop { partition } => self.stop(Partition(u16::from(partition % PARTITIONS))),
             Step::Cancel { partition } => {
                 let partition = Partition(u16::from(partition % PARTITIONS));
@@ -187,6 +204,9 @@ impl World {
             for member in 0..2 {
                 self.members[member].lanes.dispatch();
                 self.carry_out();
+            }
+            for partition in self.unrecorded.clone() {
+                self.checkpoint(partition);
             }
             while self.members.iter().any(|member| !member.runs.is_empty()) {
                 self.end(0, Ending::Success);
@@ -352,95 +372,6 @@ impl World {
         for member in &mut self.members {
             member.lanes.wake(self.now);
             assert!(member.lanes.deadline().is_none_or(|at| at > self.now));
-        }
-    }
-
-    fn checkpoint(&mut self, partition: Partition) {
-        if let Some(&owner) = self.owners.get(&partition) {
-            let progress = self.members[owner].lanes.progress(partition);
-            self.record(partition, progress);
-        }
-    }
-
-    fn record(&mut self, partition: Partition, progress: BTreeMap<Filter, Marks>) {
-        self.records
-            .extend(progress.into_iter().map(|(filter, marks)| ((partition, filter), marks)));
-    }
-
-    fn stop(&mut self, partition: Partition) {
-        if let Some(&owner) = self.owners.get(&partition) {
-            self.stopping.insert(partition);
-            self.members[owner].lanes.stop(partition);
-        }
-    }
-
-    fn fence(&mut self, partition: Partition, to: usize) {
-        let Some(owner) = self.owners.remove(&partition) else {
-            return;
-        };
-        self.stopping.remove(&partition);
-        self.forget_letters(owner, partition);
-        self.members[owner].lanes.close(partition);
-        if to == owner {
-            self.take_over(partition, to, false);
-        } else {
-            self.moving.insert(partition, to);
-        }
-    }
-
-    /// Dead letters under way when the tenure ended are stored or not, but nobody is told.
-    fn forget_letters(&mut self, member: usize, partition: Partition) {
-        let places = &self.places;
-        let letters = &mut self.members[member].letters;
-        letters.retain(|_, sequence| places.get(sequence).is_none_or(|place| place.0 != partition));
-    }
-
-    fn crash(&mut self, dead: usize) {
-        let fresh = member(&self.settings, 3);
-        let old = std::mem::replace(&mut self.members[dead], fresh);
-        for (run, _) in old.runs.into_values() {
-            self.check.event(Event::Vanished { run });
-        }
-        let orphans: Vec<_> = self
-            .owners
-            .iter()
-            .filter(|(_, owner)| **owner == dead)
-            .map(|(&p, _)| p)
-            .collect();
-        let waiting: Vec<_> = self
-            .moving
-            .iter()
-            .filter(|(_, to)| **to != dead)
-            .map(|(&p, &to)| (p, to))
-            .collect();
-        for partition in orphans {
-            self.stopping.remove(&partition);
-            self.take_over(partition, 1 - dead, false);
-        }
-        // Those who waited for its handlers to end wait no longer.
-        for (partition, to) in waiting {
-            self.moving.remove(&partition);
-            self.take_over(partition, to, false);
-        }
-    }
-
-    fn take_over(&mut self, partition: Partition, to: usize, graceful: bool) {
-        let token = self.tokens.entry(partition).or_insert(0);
-        *token += 1;
-        let epoch = Epoch {
-            token: FencingToken(*token),
-            reopen: 0,
-        };
-        self.owners.insert(partition, to);
-        for place in places().into_iter().filter(|place| place.0 == partition) {
-            let record = self.records.get(&place).cloned().unwrap_or_default();
-            self.check.event(Event::Takeover {
-                place: place.clone(),
-                record: record.clone(),
-                graceful,
-            });
-            self.create(&place, epoch, record.floor.sequence);
-            self.members[to].lanes.open(partition, place.1, epoch, record);
         }
     }
 }
