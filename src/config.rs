@@ -3,8 +3,16 @@
 use std::num::{NonZeroU16, NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
+use crate::lanes::MOST_DEATHS;
+
 /// How much two clocks may differ in *rate*: 1 in this many.
 const CLOCK_RATE_ERROR: u32 = 100;
+
+/// The longest duration that any setting may have. It stands for "never", and sums of times stay far from where they overflow.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// The shortest time for a request that is accepted. Below it nothing is ever answered in time.
+const MIN_REQUEST_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// The shortest session timeout. Below it the round trips of a busy server would look like death.
 pub const MIN_SESSION_TIMEOUT: Duration = Duration::from_millis(200);
@@ -78,8 +86,8 @@ impl DeadLetterSettings {
 
 /// The settings of a group's members.
 ///
-/// `session_timeout`, `ring_seed` and `virtual_nodes` are the group's: the first member writes them down, and one that
-/// differs is refused. All others may differ from member to member.
+/// `bucket`, `domain`, `session_timeout`, `ring_seed` and `virtual_nodes` are the group's: all members need the same ones, and one
+/// that differs is refused as far as that can be seen. All others may differ from member to member.
 ///
 /// ```
 /// use std::time::Duration;
@@ -138,6 +146,12 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// How long one attempt may take before it is cancelled and counts as failed. `None`: as long as it likes.
     pub handler_timeout: Option<Duration>,
+    /// How often a process may die while it runs one message and nothing else before that message is not run any more and its key
+    /// waits. A message that was running when two processes died is run alone from then on. At most 16. Usual: 2 to 5.
+    pub max_kills: NonZeroU32,
+    /// Whether a message that has ended its process `max_kills` times becomes a dead letter, so that its key goes on. Off by default:
+    /// what looks like the message's fault can be the machine's. Needs `dead_letters`.
+    pub dead_letter_killers: bool,
     /// Where messages go that are rejected or have failed `retry.max_attempts` times. `None`: nowhere; such a message is kept, its
     /// key waits, and status and log say so.
     pub dead_letters: Option<DeadLetterSettings>,
@@ -149,7 +163,8 @@ pub struct Settings {
     pub weight: u16,
     /// Free text for operators, stored in the member's record, for example a host name.
     pub address: String,
-    /// The KV bucket; created if it is not there. Several groups can share one.
+    /// The KV bucket; created if it is not there. Several groups can share one. It is where the members of a group find each other,
+    /// so all of them must name the same.
     pub bucket: String,
     /// The replicas of the bucket, if this member creates it. Odd; as many as the stream has is usual.
     pub bucket_replicas: usize,
@@ -191,6 +206,11 @@ impl Default for Settings {
             ack_wait: Duration::from_secs(30),
             retry: RetryPolicy::default(),
             handler_timeout: None,
+            max_kills: match NonZeroU32::new(3) {
+                Some(number) => number,
+                None => NonZeroU32::MIN,
+            },
+            dead_letter_killers: false,
             dead_letters: None,
             start: StartFrom::First,
             on_overrun: OnOverrun::Report,
@@ -243,9 +263,34 @@ impl Settings {
         self.lane_depth.min(number(self.max_held_per_partition.get() / 2))
     }
 
+    /// How many messages of one consumer may be delivered and unacked: those kept by number, and twice those held, because messages
+    /// whose ack is on its way still count at the server.
+    pub(crate) fn max_ack_pending(&self) -> i64 {
+        let held = self.max_held_per_partition.get().saturating_mul(2);
+        i64::try_from(held.saturating_add(self.max_parked.get())).unwrap_or(i64::MAX)
+    }
+
     /// How long the engine waits before it tries a failed step again.
     pub(crate) fn retry_interval(&self) -> Duration {
         (self.heartbeat_interval() / 4).clamp(Duration::from_millis(20), Duration::from_millis(250))
+    }
+
+    fn durations(&self) -> [(&'static str, Duration); 13] {
+        [
+            ("session_timeout", self.session_timeout),
+            ("heartbeat_interval", self.heartbeat_interval()),
+            ("cancel_grace", self.cancel_grace()),
+            ("rebalance_delay", self.rebalance_delay),
+            ("drain_timeout", self.drain_timeout),
+            ("reconcile_interval", self.reconcile_interval),
+            ("discovery_interval", self.discovery_interval),
+            ("checkpoint_interval", self.checkpoint_interval),
+            ("request_timeout", self.request_timeout),
+            ("ack_wait", self.ack_wait),
+            ("retry.initial", self.retry.initial),
+            ("retry.max", self.retry.max),
+            ("handler_timeout", self.handler_timeout.unwrap_or_default()),
+        ]
     }
 
     /// Checks all settings.
@@ -264,6 +309,14 @@ impl Settings {
             let needed = "it has to be more than zero".to_owned();
             check(value > Duration::ZERO, field, format!("{value:?}"), needed)
         };
+        for (field, value) in self.durations() {
+            check(
+                value <= LONGEST,
+                field,
+                format!("{value:?}"),
+                "it has to be at most 365 days".to_owned(),
+            )?;
+        }
         check(
             self.session_timeout >= MIN_SESSION_TIMEOUT,
             "session_timeout",
@@ -295,7 +348,12 @@ impl Settings {
         positive(self.reconcile_interval, "reconcile_interval")?;
         positive(self.discovery_interval, "discovery_interval")?;
         positive(self.checkpoint_interval, "checkpoint_interval")?;
-        positive(self.request_timeout, "request_timeout")?;
+        check(
+            self.request_timeout >= MIN_REQUEST_TIMEOUT,
+            "request_timeout",
+            format!("{:?}", self.request_timeout),
+            format!("it has to be at least {MIN_REQUEST_TIMEOUT:?}"),
+        )?;
         positive(self.retry.initial, "retry.initial")?;
         check(
             self.retry.max >= self.retry.initial,
@@ -332,6 +390,19 @@ impl Settings {
             "max_held_per_partition",
         )?;
         positive(self.handler_timeout.unwrap_or(Duration::MAX), "handler_timeout")?;
+        let kept = usize::try_from(self.max_kills.get()).unwrap_or(usize::MAX);
+        check(
+            kept <= MOST_DEATHS,
+            "max_kills",
+            self.max_kills.to_string(),
+            format!("it has to be at most {MOST_DEATHS}: no more deaths are kept of a message"),
+        )?;
+        check(
+            !self.dead_letter_killers || self.dead_letters.is_some(),
+            "dead_letter_killers",
+            "true".to_owned(),
+            "dead_letters has to say where such messages go".to_owned(),
+        )?;
         if let Some(letters) = &self.dead_letters {
             check(
                 is_literal_subject(&letters.prefix),
@@ -344,6 +415,13 @@ impl Settings {
                 "dead_letters.stream",
                 format!("{:?}", letters.stream),
                 "it has to be the name of a stream: not empty, no white space, none of . * > / \\".to_owned(),
+            )?;
+            let replicas = letters.create_with_replicas;
+            check(
+                matches!(replicas, None | Some(1 | 3 | 5)),
+                "dead_letters.create_with_replicas",
+                format!("{replicas:?}"),
+                "it has to be 1, 3 or 5, or None".to_owned(),
             )?;
         }
         check(
@@ -471,6 +549,98 @@ mod tests {
             ..RetryPolicy::default()
         };
         assert_eq!(refused(&Settings { retry, ..ok() }), "retry.max");
+        assert_eq!(
+            refused(&Settings {
+                max_kills: NonZeroU32::new(17).unwrap(),
+                ..ok()
+            }),
+            "max_kills"
+        );
+        assert_eq!(
+            refused(&Settings {
+                dead_letter_killers: true,
+                ..ok()
+            }),
+            "dead_letter_killers"
+        );
+    }
+
+    #[test]
+    fn a_duration_that_means_for_ever_is_refused_and_does_not_overflow() {
+        let never = Duration::MAX;
+        let ok = Settings::default;
+        for (field, settings) in [
+            (
+                "session_timeout",
+                Settings {
+                    session_timeout: never,
+                    ..ok()
+                },
+            ),
+            (
+                "heartbeat_interval",
+                Settings {
+                    heartbeat_interval: Some(never),
+                    ..ok()
+                },
+            ),
+            (
+                "cancel_grace",
+                Settings {
+                    cancel_grace: Some(never),
+                    ..ok()
+                },
+            ),
+            (
+                "rebalance_delay",
+                Settings {
+                    rebalance_delay: never,
+                    ..ok()
+                },
+            ),
+            (
+                "drain_timeout",
+                Settings {
+                    drain_timeout: never,
+                    ..ok()
+                },
+            ),
+            (
+                "checkpoint_interval",
+                Settings {
+                    checkpoint_interval: never,
+                    ..ok()
+                },
+            ),
+            (
+                "request_timeout",
+                Settings {
+                    request_timeout: never,
+                    ..ok()
+                },
+            ),
+            (
+                "ack_wait",
+                Settings {
+                    ack_wait: never,
+                    ..ok()
+                },
+            ),
+            (
+                "handler_timeout",
+                Settings {
+                    handler_timeout: Some(never),
+                    ..ok()
+                },
+            ),
+        ] {
+            assert_eq!(refused(&settings), field);
+        }
+        let settings = Settings {
+            drain_timeout: LONGEST,
+            ..ok()
+        };
+        settings.validate().unwrap();
     }
 
     #[test]

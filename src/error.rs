@@ -57,6 +57,14 @@ pub enum Error {
         /// Why, and what to do.
         reason: String,
     },
+    /// The bucket cannot be used in this way. Nothing was created or changed.
+    #[error("the bucket {bucket} cannot be used: {reason}")]
+    BucketUnsuitable {
+        /// The bucket.
+        bucket: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The group exists with other settings. Nothing was created or changed.
     #[error(
         "the group {group} has {field} = {found}, but this member wants {wanted}; give the member the group's value, or use \

@@ -124,6 +124,14 @@ pub(crate) struct Message {
     pub(crate) subject: Arc<str>,
     pub(crate) payload: Bytes,
     pub(crate) headers: HeaderMap,
+    /// Its subject is caught by a filter, but is none of the group's: no handler may have it.
+    pub(crate) stray: bool,
+}
+
+impl Message {
+    /// What a stray message is given up with.
+    pub(crate) const STRAY: &str =
+        "its subject is not of the group's pattern, or bears another partition than its key's";
 }
 
 /// One attempt at one message.

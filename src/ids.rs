@@ -172,6 +172,45 @@ name_type!(
 #[serde(transparent)]
 pub struct Incarnation(pub String);
 
+impl Incarnation {
+    /// The `count`th life in the process whose lives bear `seed`.
+    pub(crate) fn new(seed: &str, count: u32) -> Self {
+        Self(format!("{seed}-{count}"))
+    }
+
+    fn parts(&self) -> Option<(&str, u32)> {
+        let (seed, count) = self.0.rsplit_once('-')?;
+        Some((seed, count.parse().ok()?))
+    }
+
+    /// Whether both are lives of one process.
+    ///
+    /// ```
+    /// use jetring::ids::Incarnation;
+    ///
+    /// let [first, second, other] = ["x7-1", "x7-2", "y8-1"].map(|text| Incarnation(text.to_owned()));
+    /// assert!(first.is_same_process(&second));
+    /// assert!(!first.is_same_process(&other));
+    /// ```
+    pub fn is_same_process(&self, other: &Self) -> bool {
+        match (self.parts(), other.parts()) {
+            (Some((seed, _)), Some((other, _))) => seed == other,
+            _ => false,
+        }
+    }
+
+    /// Whether this is a later life of the process that lived as `other`: that life has then ended without its process.
+    pub fn outlives(&self, other: &Self) -> bool {
+        let count = |incarnation: &Self| incarnation.parts().map(|(_, count)| count);
+        self.is_same_process(other) && count(self) > count(other)
+    }
+
+    /// Whether the process had a life before this one.
+    pub(crate) fn is_rejoin(&self) -> bool {
+        self.parts().is_some_and(|(_, count)| count > 1)
+    }
+}
+
 impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -192,9 +192,6 @@ pub struct MemberRecord {
     pub weight: u16,
     /// What it is doing.
     pub state: MemberState,
-    /// The incarnation that was fenced and ended its handlers by itself before this one began: its end was no crash.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub survived: Option<Incarnation>,
     /// Free text for operators, for example a host name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub address: String,

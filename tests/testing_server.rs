@@ -301,7 +301,6 @@ async fn without_any_server_the_error_names_every_way_to_get_one() {
 }
 
 #[tokio::test]
-#[ignore = "installs a second server version"]
 async fn an_exact_version_can_be_asked_for() {
     let server = NatsServer::builder().version("2.10.26").start().await.unwrap();
     assert_eq!(server.version(), ServerVersion::new(2, 10, 26));
@@ -317,7 +316,7 @@ async fn a_version_that_is_none_is_an_error() {
 async fn a_server_ends_when_its_process_is_killed() {
     let mut helper = Process::current_exe()
         .unwrap()
-        .args(["--exact", "helper_with_a_server", "--ignored", "--nocapture"])
+        .args(["--exact", "helper_with_a_server", "--nocapture"])
         .env(HELPER, "1")
         .stdout(Stdio::piped())
         .spawn()
@@ -346,7 +345,6 @@ async fn a_server_ends_when_its_process_is_killed() {
 
 /// Not a test: the process that [`a_server_ends_when_its_process_is_killed`] starts and kills.
 #[tokio::test]
-#[ignore = "a helper process of another test"]
 async fn helper_with_a_server() {
     if std::env::var_os(HELPER).is_none() {
         return;

@@ -62,6 +62,14 @@ pub(super) async fn send_answers(client: async_nats::Client, mut answers: mpsc::
 impl<H: Handler> Driver<H> {
     /// Starts one handler. However it ends, its outcome comes back as an input.
     pub(super) fn run_handler(&mut self, run: Run<Arc<Message>>) {
+        if run.alone {
+            tracing::warn!(
+                partition = %run.partition,
+                key = %run.key,
+                sequence = run.stream_sequence,
+                "several processes died while they ran this message: nothing else runs meanwhile"
+            );
+        }
         let cancel = CancellationToken::new();
         self.runs.0.insert(run.run, cancel.clone());
         let id = run.run;
@@ -89,6 +97,10 @@ impl<H: Handler> Driver<H> {
             };
             ending.outcome = Some(if cancel.is_cancelled() || lease.is_over(clock.now()) {
                 Outcome::Cancelled
+            } else if delivery.message.stray {
+                Outcome::Reject {
+                    error: Message::STRAY.to_owned(),
+                }
             } else {
                 handle(&*handler, delivery, &cancel, limits).await
             });

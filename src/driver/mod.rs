@@ -112,6 +112,7 @@ pub(crate) struct Driver<H> {
     /// Tasks that end with the loop.
     background: JoinSet<()>,
     watch: Option<AbortHandle>,
+    troubles: status::Troubles,
     connects: u64,
     checkpoint_at: tokio::time::Instant,
     status_at: tokio::time::Instant,
@@ -140,6 +141,7 @@ impl<H: Handler> Driver<H> {
             handler_tasks: TaskTracker::new(),
             background,
             watch: None,
+            troubles: status::Troubles::new(),
             connects: 0,
             checkpoint_at: now + parts.settings.checkpoint_interval,
             status_at: now,
@@ -185,6 +187,11 @@ impl<H: Handler> Driver<H> {
         self.handler_tasks.wait().await;
         self.background.shutdown().await;
         let stop = self.stop.take().unwrap_or(Stop::Left);
+        if stop != Stop::Left {
+            // Whoever holds the member may not look at it before it is to leave.
+            let (group, member) = (&self.parts.nats.group, self.parts.engine.member());
+            tracing::error!(%group, %member, ?stop, "the member has ended");
+        }
         self.publish_status(Some(&stop));
         // Without a sender the answers end; what was finished last is acked before the member is gone.
         drop(self.acks);
@@ -256,23 +263,27 @@ impl<H: Handler> Driver<H> {
     }
 
     fn deliver(&mut self, partition: Partition, filter: &Filter, epoch: Epoch, message: PulledMessage) {
-        let Some(resolved) = self.parts.nats.strategy.resolve(&message.subject) else {
-            // It belongs to no key, so nobody may handle it; it is left unacked and shows as lag.
-            tracing::error!(subject = message.subject, %filter, "a message with a subject that is not of this group's pattern");
-            return;
+        // One that belongs to no key is handled by nobody, but the lanes must know of it: to them it would be a lost delivery. Under a
+        // key of its own it is given up without holding any other.
+        let resolved = self.parts.nats.strategy.resolve(&message.subject);
+        let stray = resolved.is_none();
+        let (key, subject) = match resolved {
+            Some(resolved) => (resolved.key, resolved.subject),
+            None => (message.subject.clone(), message.subject),
         };
         let delivered = Delivered {
             stream_sequence: message.stream_sequence,
             read_sequence: message.stream_sequence,
             consumer_sequence: message.consumer_sequence,
             time: message.time,
-            key: resolved.key.into(),
+            key: key.into(),
             reply: message.reply.into(),
             bytes: message.bytes,
             message: Arc::new(Message {
-                subject: resolved.subject.into(),
+                subject: subject.into(),
                 payload: message.payload,
                 headers: message.headers,
+                stray,
             }),
         };
         let now = self.clock.now();
@@ -371,6 +382,7 @@ impl<H: Handler> Driver<H> {
                 tracing::info!(%partition, %filter, %epoch, gap.expected, gap.found, "a delivery was lost");
                 self.reopen(partition, filter, epoch, ReopenReason::Gap);
             }
+            Action::Record { partition } => self.save(partition, true),
             Action::DeadLetter(letter) => self.store_dead_letter(letter),
             Action::Parked(parked) => tracing::error!(
                 partition = %parked.partition,
@@ -378,7 +390,7 @@ impl<H: Handler> Driver<H> {
                 sequence = parked.stream_sequence,
                 error = parked.error,
                 store_error = parked.store_error,
-                "a key waits: its message was given up and is not stored as a dead letter"
+                "a key waits: its message is not run any more and is not stored as a dead letter"
             ),
             Action::Read {
                 read,
@@ -470,12 +482,22 @@ impl<H: Handler> Driver<H> {
         self.checkpoint_at = now + self.parts.settings.checkpoint_interval;
         let partitions: BTreeSet<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
         for partition in partitions {
-            let changes = self.parts.lanes.changes(partition);
-            if self.saved.insert(partition, changes) != Some(changes) {
-                let marks = self.parts.lanes.progress(partition);
-                self.step(Event::Checkpoint { partition, marks });
+            if self.saved.get(&partition) != Some(&self.parts.lanes.changes(partition)) {
+                self.save(partition, false);
             }
         }
+    }
+
+    fn save(&mut self, partition: Partition, urgent: bool) {
+        let changes = self.parts.lanes.changes(partition);
+        self.saved.insert(partition, changes);
+        let marks = self.parts.lanes.progress(partition);
+        self.step(Event::Checkpoint {
+            partition,
+            marks,
+            changes,
+            urgent,
+        });
     }
 
     /// Looks for new keys for as long as the member lives.
@@ -516,7 +538,8 @@ impl<H: Handler> Driver<H> {
     }
 
     fn notify(&mut self, change: &Change) {
-        status::log(self.parts.engine.member(), &self.parts.nats.group, change);
+        let (member, group) = (self.parts.engine.member(), &self.parts.nats.group);
+        status::log(member, group, change, &mut self.troubles);
         if let Some(listener) = &self.parts.listener {
             listener.call(change);
         }
@@ -531,9 +554,11 @@ impl<H: Handler> Driver<H> {
                 filter,
                 epoch,
                 marks,
+                careful_until,
             } => {
                 self.start_pull(partition, filter.clone(), epoch);
-                self.parts.lanes.open(partition, filter, epoch, marks);
+                self.parts.lanes.open(partition, filter.clone(), epoch, marks);
+                self.parts.lanes.be_careful(partition, &filter, careful_until);
             }
             Command::Reopen {
                 partition,
@@ -544,6 +569,8 @@ impl<H: Handler> Driver<H> {
                 self.parts.lanes.reopen(partition, &filter, epoch);
             }
             Command::Truncate(partition, last) => self.truncate(partition, last),
+            Command::Recorded(partition, token, changes) => self.parts.lanes.recorded(partition, token, changes),
+            Command::Absolve(partition, incarnation) => self.parts.lanes.absolve(partition, &incarnation),
             Command::Drain(partition) => self.parts.lanes.stop(partition),
             Command::CancelHandlers(partition) => self.parts.lanes.cancel(partition),
             Command::Close(partition, token) => {

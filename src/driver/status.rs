@@ -99,10 +99,25 @@ impl<H: Handler> Driver<H> {
     }
 }
 
+/// The last trouble of every partition, and when it was logged.
+pub(super) type Troubles = BTreeMap<Partition, (String, tokio::time::Instant)>;
+
+/// How often a trouble that stays the same is logged again. Every partition tells it at every retry.
+const SAME_TROUBLE: Duration = Duration::from_secs(10);
+
 /// One line per change, at the level that an operator would want.
-pub(super) fn log(member: &MemberId, group: &GroupName, change: &Change) {
+pub(super) fn log(member: &MemberId, group: &GroupName, change: &Change, troubles: &mut Troubles) {
     match change {
-        Change::Fenced { .. } | Change::Lost { .. } | Change::DrainOverdue { .. } | Change::Trouble { .. } => {
+        Change::Trouble { partition, detail } => {
+            let now = tokio::time::Instant::now();
+            let known = troubles.get(partition);
+            if known.is_some_and(|(text, at)| text == detail && now - *at < SAME_TROUBLE) {
+                return tracing::debug!(%group, %member, ?change);
+            }
+            troubles.insert(*partition, (detail.clone(), now));
+            tracing::warn!(%group, %member, ?change);
+        }
+        Change::Fenced { .. } | Change::Lost { .. } | Change::DrainOverdue { .. } => {
             tracing::warn!(%group, %member, ?change);
         }
         Change::Joined { .. }

@@ -3,7 +3,7 @@
 //! The engine only ever returns these; the driver only ever carries them out. A command with a [`Ticket`] is answered by
 //! exactly one [`Event::Done`](super::Event::Done) or [`Event::Unanswered`](super::Event::Unanswered) with the same ticket.
 
-use crate::ids::{Epoch, FencingToken, MemberId, Partition, Revision};
+use crate::ids::{Epoch, FencingToken, Incarnation, MemberId, Partition, Revision};
 use crate::lanes::Filter;
 use crate::lanes::Marks;
 use crate::names::ConsumerName;
@@ -45,7 +45,7 @@ pub enum Command {
     ReadMember(Ticket, MemberId),
     /// Compare-and-set one member record.
     WriteMember(Ticket, MemberId, MemberRecord, Revision),
-    /// Remove one member record if it is still at the revision.
+    /// Remove one member record if it is still at the revision: a record leaves a tombstone, and a tombstone leaves nothing.
     PurgeMember(Ticket, MemberId, Revision),
     /// Read all member records, and then the assignment.
     ReadGroup(Ticket),
@@ -87,6 +87,8 @@ pub enum Command {
         epoch: Epoch,
         /// What is finished already.
         marks: Marks,
+        /// Up to here, a member that died may have begun with any message and not have said so. 0: nobody died.
+        careful_until: u64,
     },
     /// Pull a filter from a new consumer, keeping what the lanes know.
     Reopen {
@@ -100,6 +102,10 @@ pub enum Command {
     /// The stream ends at this sequence, below what a partition has finished: forget what lies beyond, and report every filter that
     /// this touches by `Event::Reopen`.
     Truncate(Partition, u64),
+    /// The progress record of this tenure holds the marks that the lanes had at this number of changes.
+    Recorded(Partition, FencingToken, u64),
+    /// A process that was counted as dead is alive, in this incarnation: tell the lanes to take back what was counted against messages.
+    Absolve(Partition, Incarnation),
     /// Stop pulling and dispatching a partition; running handlers end. Answered by `Event::Drained`.
     Drain(Partition),
     /// Cancel the running handlers of a partition that is being drained.

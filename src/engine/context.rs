@@ -70,6 +70,8 @@ pub(super) enum Purpose {
     MarkDead(MemberId, Incarnation),
     /// Read another member's record again.
     ReadPeer(MemberId),
+    /// Remove what is left of a member that has been gone for long.
+    Forget(MemberId),
     /// Read all members and the assignment, to know them.
     Refresh,
     /// The same, to plan from it.
@@ -98,6 +100,7 @@ impl Purpose {
             }
             Self::Presence(PresenceAsk::Bury | PresenceAsk::Enter | PresenceAsk::Beat(_) | PresenceAsk::Purge)
             | Self::MarkDead(..)
+            | Self::Forget(_)
             | Self::WritePlan(..) => written(),
             Self::Refresh | Self::PlanBasis => Reply::Group(Err(fault())),
             Self::ReadAssignment => Reply::Assignment(Err(fault())),
@@ -106,8 +109,8 @@ impl Purpose {
             Self::Partition(_, _, ask) => match ask {
                 PartitionAsk::ReadClaim | PartitionAsk::Confirm => Reply::Claim(Err(fault())),
                 PartitionAsk::ReadOwner(_) => Reply::Member(Err(fault())),
-                PartitionAsk::Win(..) | PartitionAsk::Raise | PartitionAsk::CloseProgress => written(),
-                PartitionAsk::Save(_) | PartitionAsk::Release => written(),
+                PartitionAsk::Win(..) | PartitionAsk::Raise | PartitionAsk::CloseProgress(_) => written(),
+                PartitionAsk::Save(..) | PartitionAsk::Release => written(),
                 PartitionAsk::ReadProgress | PartitionAsk::ReadForSave => Reply::Progress(Err(fault())),
                 PartitionAsk::Inspect(..) => Reply::Consumer(Err(fault())),
                 PartitionAsk::Create(_) => Reply::Created(Err(CreateFault::Unknown(fault().0))),
@@ -139,8 +142,9 @@ pub(super) enum PartitionAsk {
     Win(ClaimRecord, Revision),
     Raise,
     ReadProgress,
-    CloseProgress,
-    Save(ProgressRecord),
+    CloseProgress(ProgressRecord),
+    /// Write this, which the lanes had at this number of changes.
+    Save(ProgressRecord, u64),
     ReadForSave,
     Release,
     Confirm,
@@ -150,13 +154,32 @@ pub(super) enum PartitionAsk {
     Sweep(ConsumerName),
 }
 
+/// A command that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) purpose: Purpose,
+    /// The revision known when it was sent.
+    known: Revision,
+}
+
+impl Asked {
+    /// Whether the answer comes from a bucket that is younger than this member: a write got a revision that is not above the
+    /// one known before. A purge is not told its revision.
+    pub(super) fn shows_younger_bucket(&self, reply: &Reply) -> bool {
+        let purge = matches!(self.purpose, Purpose::Presence(PresenceAsk::Purge));
+        !purge && matches!(reply, Reply::Written(Ok(revision)) if *revision <= self.known)
+    }
+}
+
 /// The surroundings of one step.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) now: Time,
     pub(super) settings: EngineSettings,
     pub(super) out: Vec<Command>,
-    pub(super) pending: BTreeMap<Ticket, Purpose>,
+    pub(super) pending: BTreeMap<Ticket, Asked>,
+    /// The revision of the own record: whatever is written later has a higher one, unless the bucket is another.
+    pub(super) known: Revision,
     next_ticket: u64,
 }
 
@@ -167,6 +190,7 @@ impl Context {
             settings,
             out: Vec::new(),
             pending: BTreeMap::new(),
+            known: Revision(0),
             next_ticket: 0,
         }
     }
@@ -175,7 +199,8 @@ impl Context {
     pub(super) fn ask(&mut self, purpose: Purpose, command: impl FnOnce(Ticket) -> Command) {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.pending.insert(ticket, purpose);
+        let known = self.known;
+        self.pending.insert(ticket, Asked { purpose, known });
         self.out.push(command(ticket));
     }
 

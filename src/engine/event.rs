@@ -88,6 +88,8 @@ pub struct Position {
     pub ack_floor: u64,
     /// The stream sequence at which the consumer was told to start.
     pub start: u64,
+    /// The highest stream sequence that it has delivered, to whomever.
+    pub delivered: u64,
 }
 
 /// The answer to a command.
@@ -193,6 +195,10 @@ pub enum Event {
         partition: Partition,
         /// What is finished.
         marks: BTreeMap<Filter, Marks>,
+        /// The lanes' number of these marks.
+        changes: u64,
+        /// Whether the lanes wait for it: it is written as soon as can be, and as often as it takes.
+        urgent: bool,
     },
     /// The stream's subjects have changed: filters that have messages now.
     Discovered(BTreeMap<Partition, Vec<Filter>>),

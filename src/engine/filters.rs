@@ -51,6 +51,10 @@ pub(super) struct FilterSlot {
     old: BTreeSet<ConsumerName>,
     inspected: bool,
     created: bool,
+    /// Up to here a member that died may have begun with any message and not have said so. 0: nobody died.
+    careful_until: u64,
+    /// The consumer that it had, and no other: how far that has delivered is as far as it can have come.
+    of_the_dead: Option<ConsumerName>,
     /// Whether lanes are open for it.
     in_lanes: bool,
     retry_at: Option<Time>,
@@ -65,9 +69,20 @@ impl FilterSlot {
             old,
             inspected: false,
             created: false,
+            careful_until: 0,
+            of_the_dead: None,
             in_lanes: false,
             retry_at: None,
         }
+    }
+
+    /// Whoever held it with this token has died, while the stream ended at `last`.
+    pub(super) fn be_careful(&mut self, token: FencingToken, last: u64) {
+        self.careful_until = last;
+        // A re-opened consumer delivers from the floor again: that it has not come far yet says nothing.
+        let first = Epoch { token, reopen: 0 };
+        let highest = self.old.iter().max_by_key(|name| name.epoch);
+        self.of_the_dead = highest.filter(|name| name.epoch == first).cloned();
     }
 
     pub(super) fn epoch(&self, token: FencingToken) -> Epoch {
@@ -75,11 +90,6 @@ impl FilterSlot {
             token,
             reopen: self.reopen,
         }
-    }
-
-    /// Whether `name` is deleted in the course of opening this one.
-    pub(super) fn replaces(&self, name: &ConsumerName) -> bool {
-        self.old.contains(name)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -143,7 +153,8 @@ impl PartitionSlot {
         let Some(slot) = self.filter(filter) else { return };
         slot.retry_at = None;
         let has_old = !slot.old.is_empty();
-        if has_old && !slot.inspected && !delete_first {
+        // The position on a work-queue stream is the progress record's alone.
+        if has_old && !slot.inspected && (!delete_first || slot.of_the_dead.is_some()) {
             self.inspect(cx, filter);
         } else if has_old && (delete_first || slot.created) {
             slot.stage = FilterStage::Confirming;
@@ -190,7 +201,14 @@ impl PartitionSlot {
         }
         let done = left.is_empty();
         match result {
-            Ok(Some(position)) => slot.start = slot.start.max(position.ack_floor + 1),
+            Ok(Some(position)) => {
+                if cx.settings.retention != Retention::WorkQueue {
+                    slot.start = slot.start.max(position.ack_floor + 1);
+                }
+                if slot.of_the_dead.as_ref() == Some(name) {
+                    slot.careful_until = slot.careful_until.min(position.delivered);
+                }
+            }
             Ok(None) => {
                 slot.old.remove(name);
             }
@@ -385,7 +403,7 @@ impl PartitionSlot {
             return;
         };
         slot.stage = FilterStage::Open(cx.now);
-        let epoch = slot.epoch(token);
+        let (epoch, careful_until) = (slot.epoch(token), slot.careful_until);
         let filter = filter.clone();
         if std::mem::replace(&mut slot.in_lanes, true) {
             cx.tell(Command::Reopen {
@@ -407,6 +425,7 @@ impl PartitionSlot {
                 filter,
                 epoch,
                 marks,
+                careful_until,
             });
         }
         self.tell_serving(cx);

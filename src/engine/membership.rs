@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::{MemberId, Revision};
+use crate::ids::{Incarnation, MemberId, Revision};
 use crate::records::{Entry, MemberRecord, MemberState, Share};
 use crate::time::Time;
 
@@ -18,11 +18,19 @@ use super::status::Change;
 /// How many of the oldest members watch everybody. Everybody watches these, so each of them is watched too.
 pub(super) const SENIORS: usize = 3;
 
+/// What is left of a member is removed after this many session timeouts. Until then it tells at once that a claim is free.
+const KEPT: u32 = 10;
+
+/// How much is removed after one listing, so that heartbeats need not queue behind it.
+const REMOVED_AT_ONCE: usize = 32;
+
 #[derive(Debug)]
 struct Peer {
     entry: Entry<MemberRecord>,
     /// When this revision was first seen here.
     seen_at: Time,
+    /// Whether it was seen since what is watched has changed last. What was known before may be long out of date.
+    confirmed: bool,
     /// A write that declares it dead, or the read after a failed one, is under way.
     asking: bool,
 }
@@ -31,7 +39,11 @@ struct Peer {
 #[derive(Debug, Default)]
 pub(super) struct Membership {
     peers: BTreeMap<MemberId, Peer>,
+    /// Incarnations, not the first of their process, that were seen and not yet looked at.
+    rejoined: Vec<Incarnation>,
     scope: Option<WatchScope>,
+    /// Records of the dead and tombstones of the removed, by revision, and since when each was seen in listings.
+    gone: BTreeMap<MemberId, (Revision, Time)>,
 }
 
 impl Membership {
@@ -42,16 +54,25 @@ impl Membership {
 
     /// Takes note of a record. Only a newer revision counts, so replays and reordered hints are harmless.
     pub(super) fn observe(&mut self, cx: &Context, id: MemberId, entry: Entry<MemberRecord>) {
+        let incarnation = |entry: &Entry<MemberRecord>| entry.value.as_ref().map(|record| record.incarnation.clone());
+        let found = incarnation(&entry).filter(Incarnation::is_rejoin);
         match self.peers.get_mut(&id) {
-            Some(peer) if peer.entry.revision >= entry.revision => {}
+            Some(peer) if peer.entry.revision >= entry.revision => {
+                peer.confirmed |= peer.entry.revision == entry.revision;
+            }
             Some(peer) => {
+                self.rejoined
+                    .extend(found.filter(|_| incarnation(&peer.entry) != incarnation(&entry)));
                 peer.entry = entry;
                 peer.seen_at = cx.now;
+                peer.confirmed = true;
             }
             None => {
+                self.rejoined.extend(found);
                 let peer = Peer {
                     entry,
                     seen_at: cx.now,
+                    confirmed: true,
                     asking: false,
                 };
                 self.peers.insert(id, peer);
@@ -74,16 +95,55 @@ impl Membership {
         });
     }
 
+    /// Incarnations that were seen since the last call and show that their process had survived an earlier one.
+    pub(super) fn take_rejoined(&mut self) -> Vec<Incarnation> {
+        std::mem::take(&mut self.rejoined)
+    }
+
+    /// Whether a later life of the process of `incarnation` is known.
+    pub(super) fn is_outlived(&self, incarnation: &Incarnation) -> bool {
+        let records = self.peers.values().filter_map(|peer| peer.entry.value.as_ref());
+        records
+            .into_iter()
+            .any(|record| record.incarnation.outlives(incarnation))
+    }
+
+    /// Removes what has been left of members for long: the dead are removed, then the tombstones, so that a group whose members always
+    /// have new names does not grow. The oldest member does it, after a listing. Nothing depends on these: an owner without a record
+    /// is as good as dead after a session timeout, and one that wakes finds itself replaced.
+    pub(super) fn forget_gone(&mut self, cx: &mut Context, members: &BTreeMap<MemberId, Entry<MemberRecord>>) {
+        let before = std::mem::take(&mut self.gone);
+        if self.planning_rank(&cx.settings.member) != Some(0) {
+            return;
+        }
+        let is_gone = |entry: &Entry<MemberRecord>| {
+            let record = entry.value.as_ref();
+            record.is_none_or(|record| record.state == MemberState::Dead)
+        };
+        for (id, entry) in members.iter().filter(|(_, entry)| is_gone(entry)) {
+            let since = before.get(id).filter(|(revision, _)| *revision == entry.revision);
+            let since = since.map_or(cx.now, |(_, since)| *since);
+            self.gone.insert(id.clone(), (entry.revision, since));
+        }
+        let (now, keep) = (cx.now, cx.settings.session_timeout * KEPT);
+        let old = self.gone.iter().filter(|(_, (_, since))| now.since(*since) >= keep);
+        for (id, &(revision, _)) in old.take(REMOVED_AT_ONCE) {
+            cx.ask(Purpose::Forget(id.clone()), |ticket| {
+                Command::PurgeMember(ticket, id.clone(), revision)
+            });
+        }
+    }
+
     #[cfg(test)]
     pub(super) fn known(&self) -> usize {
         self.peers.len()
     }
 
-    /// Whether the newest known revision of `id` was first seen a full session timeout ago.
+    /// Whether the newest known revision of `id` was first seen a full session timeout ago, and is still there.
     pub(super) fn is_silent(&self, cx: &Context, id: &MemberId) -> bool {
         self.peers
             .get(id)
-            .is_some_and(|peer| cx.now.since(peer.seen_at) >= cx.settings.session_timeout)
+            .is_some_and(|peer| peer.confirmed && cx.now.since(peer.seen_at) >= cx.settings.session_timeout)
     }
 
     /// The ids of those that are in the group, oldest first.
@@ -131,8 +191,8 @@ impl Membership {
         self.shares().iter().any(|share| share.id != *me)
     }
 
-    /// Adapts what is watched to who is oldest. Returns whether the seniors have changed for a member that does not watch
-    /// everybody: it must then read the group anew, for it does not see who is next.
+    /// Adapts what is watched to who is oldest. Returns whether that has changed: the group must then be read anew, for who is next is
+    /// not seen by a member that does not watch everybody, and who has been silent all along by none.
     pub(super) fn adjust_watch(&mut self, cx: &mut Context) -> bool {
         let seniors = self.seniors();
         let me = cx.settings.member.clone();
@@ -149,13 +209,13 @@ impl Membership {
         }
         let had_scope = self.scope.is_some();
         self.scope = Some(scope.clone());
-        // What is newly watched starts its silence now: its last revision may be known from long ago.
+        // What is newly watched may be known from long ago. The new watch, or the listing that follows, shows whether it has been
+        // silent since: many that died together are then given up one set of observers after the other, without waiting for each.
         for peer in self.peers.values_mut() {
-            peer.seen_at = peer.seen_at.max(cx.now);
+            peer.confirmed = false;
         }
-        let narrow = matches!(scope, WatchScope::Members(_));
         cx.tell(Command::Watch(scope));
-        had_scope && narrow
+        had_scope
     }
 
     /// Starts the watch again with the same scope.
@@ -173,10 +233,10 @@ impl Membership {
         }
     }
 
-    /// Whether `peer` may be declared dead once it has been silent.
+    /// Whether `peer` may be declared dead once it has been silent for long enough.
     fn is_mortal(peer: &Peer) -> bool {
         let living = |record: &MemberRecord| record.state != MemberState::Dead;
-        !peer.asking && peer.entry.value.as_ref().is_some_and(living)
+        !peer.asking && peer.confirmed && peer.entry.value.as_ref().is_some_and(living)
     }
 
     pub(super) fn deadline(&self, cx: &Context) -> Option<Time> {
@@ -245,6 +305,7 @@ impl Membership {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.asking = false;
             peer.seen_at = cx.now;
+            peer.confirmed = true;
         }
         if let Ok(entry) = result {
             self.observe(cx, id.clone(), entry);

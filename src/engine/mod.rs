@@ -222,14 +222,19 @@ impl Engine {
             }
             Event::Seen(seen) => self.on_seen(seen),
             Event::Done(ticket, reply) => {
-                if let Some(purpose) = self.cx.pending.remove(&ticket) {
-                    self.on_done(purpose, reply);
+                if let Some(asked) = self.cx.pending.remove(&ticket) {
+                    if self.in_group() && asked.shows_younger_bucket(&reply) {
+                        // Its claims and tokens mean nothing there; what it has just written, a new incarnation judges.
+                        let turn = self.presence.fence(&mut self.cx, FenceReason::YoungerBucket);
+                        return self.take_turn(Some(turn));
+                    }
+                    self.on_done(asked.purpose, reply);
                 }
             }
             Event::Unanswered(ticket) => {
-                if let Some(purpose) = self.cx.pending.remove(&ticket) {
-                    let reply = purpose.unanswered();
-                    self.on_done(purpose, reply);
+                if let Some(asked) = self.cx.pending.remove(&ticket) {
+                    let reply = asked.purpose.unanswered();
+                    self.on_done(asked.purpose, reply);
                 }
             }
             Event::Leave => self.presence.leave(&mut self.cx),
@@ -241,12 +246,21 @@ impl Engine {
                 epoch,
                 floor,
                 reason,
-            } => self.with_slot(partition, |slot, cx, _| {
-                slot.on_reopen(cx, &filter, epoch, floor, reason);
-            }),
-            Event::Checkpoint { partition, marks } => {
-                self.with_slot(partition, |slot, cx, _| slot.on_checkpoint(cx, marks));
+            } => {
+                self.with_slot(partition, |slot, cx, _| {
+                    slot.on_reopen(cx, &filter, epoch, floor, reason);
+                });
+                if reason == ReopenReason::Missing {
+                    // Perhaps because the stream is another one, whose messages must not be skipped as finished.
+                    self.look_at_stream();
+                }
             }
+            Event::Checkpoint {
+                partition,
+                marks,
+                changes,
+                urgent,
+            } => self.with_slot(partition, |slot, cx, _| slot.on_checkpoint(cx, marks, changes, urgent)),
             Event::Discovered(filters) => {
                 for (partition, filters) in filters {
                     self.with_slot(partition, |slot, cx, around| slot.on_discovered(cx, around, &filters));
@@ -410,6 +424,7 @@ impl Engine {
     fn on_fenced(&mut self) {
         // Whatever is still under way was asked by an incarnation that is over.
         self.cx.pending.clear();
+        self.cx.known = Revision(0);
         self.each_slot(|slot, cx, _| slot.fence(cx));
         self.membership.reset();
         self.planner.reset();
@@ -419,6 +434,7 @@ impl Engine {
     }
 
     fn on_group_view(&mut self, view: GroupView) {
+        self.membership.forget_gone(&mut self.cx, &view.members);
         self.membership.reconcile(&self.cx, view.members);
         self.on_assignment(view.assignment);
     }
@@ -460,6 +476,9 @@ impl Engine {
         if self.in_group() {
             self.membership
                 .observe(&self.cx, self.cx.settings.member.clone(), self.presence.entry());
+            for incarnation in self.membership.take_rejoined() {
+                self.each_slot(|slot, cx, _| slot.absolve(cx, &incarnation));
+            }
             self.membership.on_wake(&mut self.cx);
             if self.membership.adjust_watch(&mut self.cx) {
                 self.cx.ask(Purpose::Refresh, Command::ReadGroup);
@@ -481,10 +500,13 @@ impl Engine {
 
     fn set_wanted(&mut self) {
         let giving_up = self.giving_up();
+        let leaving = self.presence.phase == Phase::Leaving;
         let me: &MemberId = &self.cx.settings.member;
         let record = self.assignment.value.as_ref().filter(|_| !giving_up);
         for slot in &mut self.slots {
-            let mine = record.is_some_and(|record| record.owner(slot.partition) == Some(me));
+            // One that leaves keeps what it has until somebody else is to have it, and takes nothing more.
+            let may = !leaving || !slot.is_idle();
+            let mine = may && record.is_some_and(|record| record.owner(slot.partition) == Some(me));
             slot.wanted = record.filter(|_| mine).map(|record| record.generation);
         }
     }
@@ -537,6 +559,13 @@ impl Engine {
             self.reconcile_at = now + self.cx.settings.reconcile_interval;
             self.cx.ask(Purpose::ReadClaims, Command::ReadClaims);
             self.cx.ask(Purpose::Refresh, Command::ReadGroup);
+            self.look_at_stream();
+        }
+    }
+
+    /// Compares what the stream has with what should be there.
+    fn look_at_stream(&mut self) {
+        if self.in_group() {
             self.each_slot(|slot, _, _| slot.note_before_survey());
             self.survey.request_routine(&mut self.cx);
         }
@@ -558,8 +587,12 @@ impl PartitionSlot {
             }
             (PartitionAsk::Raise, Reply::Written(result)) => self.on_raised(cx, around, result),
             (PartitionAsk::ReadProgress, Reply::Progress(result)) => self.on_progress_read(cx, around, result),
-            (PartitionAsk::CloseProgress, Reply::Written(result)) => self.on_progress_closed(cx, result),
-            (PartitionAsk::Save(written), Reply::Written(result)) => self.on_progress_written(cx, written, result),
+            (PartitionAsk::CloseProgress(written), Reply::Written(result)) => {
+                self.on_progress_closed(cx, around, written, result);
+            }
+            (PartitionAsk::Save(written, changes), Reply::Written(result)) => {
+                self.on_progress_written(cx, written, changes, result);
+            }
             (PartitionAsk::ReadForSave, Reply::Progress(result)) => self.on_read_for_save(cx, result),
             (PartitionAsk::Release, Reply::Written(result)) => self.on_release_written(cx, result),
             (PartitionAsk::Release, Reply::Claim(result)) => self.on_release_read(cx, around, result),

@@ -50,6 +50,13 @@ pub(super) enum Stage {
     Ending(FencingToken),
 }
 
+/// The tenure before this one, if the process that held it is taken to be dead. What it had started may have killed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Died {
+    pub(super) incarnation: Incarnation,
+    pub(super) token: FencingToken,
+}
+
 /// One partition.
 #[derive(Debug)]
 pub(super) struct PartitionSlot {
@@ -70,6 +77,8 @@ pub(super) struct PartitionSlot {
     told_waiting: bool,
     /// The claim that could not be written over last, because it was not the newest.
     refused: Option<Revision>,
+    /// Whom the claim was taken from last, if that was because of a death.
+    died: Option<Died>,
 }
 
 impl PartitionSlot {
@@ -85,6 +94,7 @@ impl PartitionSlot {
             missing_since: None,
             told_waiting: false,
             refused: None,
+            died: None,
         }
     }
 
@@ -168,6 +178,7 @@ impl PartitionSlot {
         self.claim = Entry::absent();
         self.saw_release = false;
         self.missing_since = None;
+        self.died = None;
     }
 
     /// The watch, or a listing, showed a claim.
@@ -250,7 +261,7 @@ impl PartitionSlot {
                 self.stage = Stage::Surveying;
                 around.survey.request(cx, self.partition);
             }
-            Some(claim) if claim.state == ClaimState::Released => self.take_when_allowed(cx, around),
+            Some(claim) if claim.state == ClaimState::Released => self.take_when_allowed(cx, around, None),
             Some(claim) => {
                 let owner = claim.owner.clone();
                 self.stage = Stage::Judging(self.claim.revision);
@@ -280,7 +291,11 @@ impl PartitionSlot {
         };
         match entry.value {
             Some(record) if record.incarnation != claim.incarnation || record.state == MemberState::Dead => {
-                self.take_when_allowed(cx, around);
+                // Another life of the same process: it was fenced, and has ended its handlers by itself.
+                let survived =
+                    record.incarnation != claim.incarnation && record.incarnation.is_same_process(&claim.incarnation);
+                let died = (!survived).then(|| claim.incarnation.clone());
+                self.take_when_allowed(cx, around, died);
             }
             Some(_) => {
                 if around.membership.is_silent(cx, owner) {
@@ -309,7 +324,7 @@ impl PartitionSlot {
                 if survey.consumers.iter().any(|name| ours(name) || older(name)) {
                     self.take_after_absence(cx, around, None);
                 } else {
-                    self.take_when_allowed(cx, around);
+                    self.take_when_allowed(cx, around, None);
                 }
             }
         }
@@ -324,17 +339,19 @@ impl PartitionSlot {
         };
         self.missing_since = Some((revision, since));
         if cx.now.since(since) >= cx.settings.session_timeout {
-            self.take_when_allowed(cx, around);
+            // Whoever it was may have died or left: nothing is known, so nothing is blamed.
+            self.take_when_allowed(cx, around, None);
         } else {
             self.tell_waiting(cx, owner);
             self.wait(since + cx.settings.session_timeout);
         }
     }
 
-    fn take_when_allowed(&mut self, cx: &mut Context, around: &Surroundings<'_>) {
+    /// `died` is the incarnation that held it, if it is taken because of its death.
+    fn take_when_allowed(&mut self, cx: &mut Context, around: &Surroundings<'_>, died: Option<Incarnation>) {
         match around.quarantine_until {
             Some(until) if cx.now < until && !self.saw_release => self.wait(until),
-            _ => self.take(cx, around),
+            _ => self.take(cx, around, died),
         }
     }
 
@@ -348,7 +365,7 @@ impl PartitionSlot {
     }
 
     /// Writes the claim, with a least token above the one it had.
-    fn take(&mut self, cx: &mut Context, around: &Surroundings<'_>) {
+    fn take(&mut self, cx: &mut Context, around: &Surroundings<'_>, died: Option<Incarnation>) {
         let Some(generation) = self.wanted else {
             return self.abandon();
         };
@@ -362,6 +379,10 @@ impl PartitionSlot {
             .value
             .as_ref()
             .map_or(FencingToken(0), |claim| claim.token_at(revision, around.bucket_created));
+        self.died = died.map(|incarnation| Died {
+            incarnation,
+            token: former,
+        });
         let record = ClaimRecord {
             owner: cx.settings.member.clone(),
             incarnation: around.incarnation.clone(),
@@ -413,7 +434,7 @@ impl PartitionSlot {
         self.attempt += 1;
         self.missing_since = None;
         let token = claim.token_at(self.claim.revision, around.bucket_created);
-        let tenure = Tenure::new(token, claim, self.claim.revision);
+        let tenure = Tenure::new(token, claim, self.claim.revision, self.died.clone());
         self.stage = Stage::Held(Box::new(tenure));
         if self.wanted.is_some() {
             self.start_opening(cx, around);

@@ -77,7 +77,6 @@ impl Presence {
                 joined: None,
                 weight: cx.settings.weight,
                 state: MemberState::Active,
-                survived: None,
                 address: cx.settings.address.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
             },
@@ -134,7 +133,7 @@ impl Presence {
             return self.stop(cx, Stop::Left);
         }
         self.incarnations += 1;
-        self.record.incarnation = Incarnation(format!("{}-{}", self.incarnation_seed, self.incarnations));
+        self.record.incarnation = Incarnation::new(&self.incarnation_seed, self.incarnations);
         self.record.beat = 0;
         self.record.joined = None;
         self.record.state = MemberState::Active;
@@ -198,7 +197,7 @@ impl Presence {
             self.begin(cx);
             return None;
         }
-        let own_past = self.is_own_past(&found.incarnation);
+        let own_past = found.incarnation.is_same_process(&self.record.incarnation);
         if found.state == MemberState::Dead || own_past {
             // A dead one is given up already; our own former incarnations have ended their handlers.
             self.enter(cx, entry.revision);
@@ -208,19 +207,12 @@ impl Presence {
         None
     }
 
-    /// Whether an incarnation is a former one of this process. Of a seed that merely begins alike it is not.
-    fn is_own_past(&self, incarnation: &Incarnation) -> bool {
-        let count = incarnation
-            .0
-            .strip_prefix(&self.incarnation_seed)
-            .and_then(|rest| rest.strip_prefix('-'));
-        count.is_some_and(|count| count.parse::<u32>().is_ok())
-    }
-
     fn retry_read(&mut self, cx: &Context) {
         let at = cx.retry_at();
+        let patience = cx.settings.session_timeout * 2;
         match &mut self.phase {
-            Phase::Observing { read_at, .. } => *read_at = Some(at),
+            // Not for ever: the bucket may be gone, and only preparing makes it anew.
+            Phase::Observing { read_at, since, .. } if cx.now.since(*since) < patience => *read_at = Some(at),
             phase => *phase = Phase::Pausing(at),
         }
     }
@@ -304,6 +296,7 @@ impl Presence {
         }
         self.sent.retain(|&beat, _| beat > found.beat);
         self.revision = revision;
+        cx.known = revision;
         self.in_flight = false;
         if matches!(self.phase, Phase::Active | Phase::Leaving) {
             // What has changed since that heartbeat was sent is written at once.
@@ -449,7 +442,6 @@ impl Presence {
     }
 
     pub(super) fn fence(&mut self, cx: &mut Context, reason: FenceReason) -> Turn {
-        self.record.survived = Some(self.record.incarnation.clone());
         let overrun_at = self.confirmed_sent + cx.settings.session_timeout;
         self.phase = Phase::Fenced {
             overrun_at: Some(overrun_at),

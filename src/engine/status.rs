@@ -41,6 +41,8 @@ pub enum FenceReason {
     StreamReplaced,
     /// The member's record is gone or bears somebody else's incarnation.
     Replaced,
+    /// The bucket was deleted and made again while the member was in the group.
+    YoungerBucket,
 }
 
 /// Where a member stands.

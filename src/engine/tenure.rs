@@ -20,7 +20,7 @@ use super::command::Command;
 use super::context::{Context, PartitionAsk, earliest};
 use super::event::{Fault, Survey, WriteFault};
 use super::filters::FilterSlot;
-use super::partition::{PartitionSlot, Stage, Surroundings};
+use super::partition::{Died, PartitionSlot, Stage, Surroundings};
 use super::status::Change;
 
 /// How far a tenure is.
@@ -50,14 +50,25 @@ pub(super) struct Tenure {
     pub(super) claim_revision: Revision,
     pub(super) step: Step,
     survey: Option<Survey>,
+    /// Filters that were discovered while the tenure was not yet serving: the listing may have been made before them, and they are
+    /// not told again.
+    discovered: BTreeSet<Filter>,
     progress: Option<Entry<ProgressRecord>>,
     /// The revision of the progress record to compare-and-set against.
     progress_revision: Revision,
     /// What is finished as far as the engine knows: from the record at first, then from checkpoints and the drain.
     pub(super) marks: BTreeMap<Filter, Marks>,
     /// What the record is known to hold.
-    saved: BTreeMap<Filter, Marks>,
+    saved: Option<BTreeMap<Filter, Marks>>,
     checkpoint_in_flight: bool,
+    /// The lanes' number of `marks`.
+    changes: u64,
+    /// The lanes wait until the record holds the marks of this number.
+    urgent: u64,
+    /// The number that the lanes were told last.
+    recorded: u64,
+    /// Whom the partition was taken from because of a death.
+    pub(super) died: Option<Died>,
     pub(super) filters: BTreeMap<Filter, FilterSlot>,
     /// Consumers of older epochs that no filter accounts for.
     sweep: BTreeSet<ConsumerName>,
@@ -71,18 +82,23 @@ pub(super) struct Tenure {
 }
 
 impl Tenure {
-    pub(super) fn new(token: FencingToken, claim: ClaimRecord, claim_revision: Revision) -> Self {
+    pub(super) fn new(token: FencingToken, claim: ClaimRecord, claim_revision: Revision, died: Option<Died>) -> Self {
         Self {
             token,
             claim,
             claim_revision,
             step: Step::Looking,
             survey: None,
+            discovered: BTreeSet::new(),
             progress: None,
             progress_revision: Revision(0),
             marks: BTreeMap::new(),
-            saved: BTreeMap::new(),
+            saved: None,
             checkpoint_in_flight: false,
+            changes: 0,
+            urgent: 0,
+            recorded: 0,
+            died,
             filters: BTreeMap::new(),
             sweep: BTreeSet::new(),
             open: false,
@@ -287,6 +303,9 @@ impl PartitionSlot {
         };
         let known = progress.value.as_ref().map(|record| record.filters.clone());
         let mut known = known.unwrap_or_default();
+        // What a record says that was not written by whoever died says nothing about that death.
+        let of_the_dead = |died: &&Died| progress.value.as_ref().is_some_and(|record| record.token == died.token);
+        let died = tenure.died.as_ref().filter(of_the_dead);
         // A filter without messages is dropped: should it come back, it starts at the group's start and finds only new ones.
         let filters = survey.filters.get(&partition).into_iter().flatten();
         tenure.marks = filters
@@ -294,25 +313,38 @@ impl PartitionSlot {
                 let mut marks = known.remove(filter).unwrap_or_else(|| start_marks(start));
                 // What is finished above the stream's end was finished in a stream that has lost it since.
                 marks.truncate(survey.stream.last_sequence.max(start.saturating_sub(1)));
+                match died {
+                    Some(died) => marks.blame(&died.incarnation),
+                    None => marks.forget_started(),
+                }
+                marks.absolve(|incarnation| around.membership.is_outlived(incarnation));
                 (filter.clone(), marks)
             })
             .collect();
         tenure.step = Step::Closing;
         tenure.progress_revision = progress.revision;
         let (record, revision) = (tenure.record(), tenure.progress_revision);
-        self.ask(cx, PartitionAsk::CloseProgress, |ticket| {
+        self.ask(cx, PartitionAsk::CloseProgress(record.clone()), |ticket| {
             Command::WriteProgress(ticket, partition, record, revision)
         });
     }
 
-    pub(super) fn on_progress_closed(&mut self, cx: &mut Context, result: Result<Revision, WriteFault>) {
+    pub(super) fn on_progress_closed(
+        &mut self,
+        cx: &mut Context,
+        around: &mut Surroundings<'_>,
+        written: ProgressRecord,
+        result: Result<Revision, WriteFault>,
+    ) {
         let partition = self.partition;
         match result {
             Ok(revision) => {
                 let Some(tenure) = self.tenure() else { return };
                 tenure.progress_revision = revision;
-                tenure.saved = tenure.marks.clone();
+                tenure.saved = Some(written.filters);
+                let discovered: Vec<Filter> = std::mem::take(&mut tenure.discovered).into_iter().collect();
                 self.open_filters(cx);
+                self.on_discovered(cx, around, &discovered);
             }
             // An older tenure has written since, or our write has landed unseen: read again, and decide again.
             Err(WriteFault::Conflict) => self.ask(cx, PartitionAsk::ReadProgress, |ticket| {
@@ -340,7 +372,11 @@ impl PartitionSlot {
             let replaced: BTreeSet<ConsumerName> = old.iter().filter(|name| name.serves(&filter)).cloned().collect();
             old.retain(|name| !replaced.contains(name));
             let floor = tenure.marks.get(&filter).map_or(0, |marks| marks.floor.sequence);
-            tenure.filters.insert(filter, FilterSlot::new(floor + 1, replaced));
+            let mut slot = FilterSlot::new(floor + 1, replaced);
+            if let Some(died) = &tenure.died {
+                slot.be_careful(died.token, survey.stream.last_sequence);
+            }
+            tenure.filters.insert(filter, slot);
         }
         tenure.sweep = old;
         self.pump_filters(cx);
@@ -366,6 +402,7 @@ impl PartitionSlot {
         let start = around.start_sequence;
         let Some(tenure) = self.tenure() else { return };
         if tenure.step != Step::Serving {
+            tenure.discovered.extend(filters.iter().cloned());
             return;
         }
         for filter in filters {
@@ -413,15 +450,13 @@ impl PartitionSlot {
         let listed = || survey.consumers.iter().filter(|name| name.partition == partition);
         let token = tenure.token;
         let outdone = listed().any(|name| name.epoch.token > token);
-        // Also own ones that were replaced: a creation thought lost may land after its consumer's deletion.
-        let replaced = |name: &&ConsumerName| {
-            let slot = tenure.filters.iter().find(|(filter, _)| name.serves(filter));
-            slot.is_some_and(|(_, slot)| name.epoch < slot.epoch(token) && !slot.replaces(name))
+        // Also own ones that were replaced: a creation thought lost may land after its consumer's deletion. While a filter is
+        // being opened its predecessors are left to that: an interest stream forgets what no consumer wants.
+        let outlived = |name: &&ConsumerName| match tenure.filters.iter().find(|(filter, _)| name.serves(filter)) {
+            Some((_, slot)) => slot.is_open() && name.epoch < slot.epoch(token),
+            None => name.epoch.token < token,
         };
-        tenure.sweep = listed()
-            .filter(|name| name.epoch.token < token || replaced(name))
-            .cloned()
-            .collect();
+        tenure.sweep = listed().filter(outlived).cloned().collect();
         let names: BTreeSet<&ConsumerName> = listed().collect();
         let missing: Vec<Filter> = tenure
             .filters
@@ -496,7 +531,12 @@ impl PartitionSlot {
                 self.start_opening(cx, around);
             }
             Step::Closing if retry => self.close_progress(cx, around),
-            Step::Serving => self.pump_filters(cx),
+            Step::Serving => {
+                self.pump_filters(cx);
+                if retry {
+                    self.save_urgent(cx);
+                }
+            }
             Step::Draining(Some(cancel_at)) if cx.now >= cancel_at => {
                 tenure.step = Step::Draining(None);
                 cx.notify(Change::DrainOverdue { partition });
@@ -534,7 +574,7 @@ impl PartitionSlot {
         }
         tenure.open = false;
         tenure.marks.extend(marks);
-        if tenure.marks == tenure.saved {
+        if tenure.saved.as_ref() == Some(&tenure.marks) {
             self.release(cx);
         } else {
             tenure.step = Step::Saving;
@@ -545,21 +585,74 @@ impl PartitionSlot {
     fn write_progress(&mut self, cx: &mut Context) {
         let partition = self.partition;
         let Some(tenure) = self.tenure() else { return };
-        let (record, revision) = (tenure.record(), tenure.progress_revision);
-        self.ask(cx, PartitionAsk::Save(record.clone()), |ticket| {
+        let (record, revision, changes) = (tenure.record(), tenure.progress_revision, tenure.changes);
+        self.ask(cx, PartitionAsk::Save(record.clone(), changes), |ticket| {
             Command::WriteProgress(ticket, partition, record, revision)
         });
     }
 
-    /// What the lanes have finished is saved, so that a crash repeats little.
-    pub(super) fn on_checkpoint(&mut self, cx: &mut Context, marks: BTreeMap<Filter, Marks>) {
+    /// What the lanes have finished is saved, so that a crash repeats little; and what they are about to start, where they wait for it.
+    pub(super) fn on_checkpoint(
+        &mut self,
+        cx: &mut Context,
+        marks: BTreeMap<Filter, Marks>,
+        changes: u64,
+        urgent: bool,
+    ) {
         let Some(tenure) = self.tenure() else { return };
         if tenure.step != Step::Serving {
             return;
         }
         tenure.marks.extend(marks);
-        if tenure.marks != tenure.saved && !std::mem::replace(&mut tenure.checkpoint_in_flight, true) {
+        tenure.changes = changes;
+        if urgent {
+            tenure.urgent = changes;
+        }
+        self.checkpoint(cx);
+    }
+
+    /// Writes the marks, unless the record is known to hold them or a write is under way.
+    fn checkpoint(&mut self, cx: &mut Context) {
+        let Some(tenure) = self.tenure() else { return };
+        if tenure.checkpoint_in_flight {
+            return;
+        }
+        if tenure.saved.as_ref() == Some(&tenure.marks) {
+            let changes = tenure.changes;
+            self.tell_recorded(cx, changes);
+        } else {
+            tenure.checkpoint_in_flight = true;
             self.write_progress(cx);
+        }
+    }
+
+    /// Writes the marks if the lanes still wait for that.
+    fn save_urgent(&mut self, cx: &mut Context) {
+        let Some(tenure) = self.tenure() else { return };
+        if tenure.urgent > tenure.recorded {
+            self.checkpoint(cx);
+        }
+    }
+
+    fn tell_recorded(&mut self, cx: &mut Context, changes: u64) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        if changes > tenure.recorded {
+            tenure.recorded = changes;
+            cx.tell(Command::Recorded(partition, tenure.token, changes));
+        }
+    }
+
+    /// A process that was counted as dead is alive in this incarnation.
+    pub(super) fn absolve(&mut self, cx: &mut Context, incarnation: &Incarnation) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        let mut any = false;
+        for marks in tenure.marks.values_mut() {
+            any |= marks.absolve(|death| incarnation.outlives(death));
+        }
+        if any && tenure.open {
+            cx.tell(Command::Absolve(partition, incarnation.clone()));
         }
     }
 
@@ -568,6 +661,7 @@ impl PartitionSlot {
         &mut self,
         cx: &mut Context,
         written: ProgressRecord,
+        changes: u64,
         result: Result<Revision, WriteFault>,
     ) {
         let partition = self.partition;
@@ -576,19 +670,24 @@ impl PartitionSlot {
             Ok(revision) => {
                 tenure.checkpoint_in_flight = false;
                 tenure.progress_revision = revision;
-                tenure.saved = written.filters;
+                tenure.saved = Some(written.filters);
                 if tenure.step == Step::Saving {
-                    self.release(cx);
+                    return self.release(cx);
                 }
+                self.tell_recorded(cx, changes);
+                self.save_urgent(cx);
             }
             Err(WriteFault::Conflict) => self.ask(cx, PartitionAsk::ReadForSave, |ticket| {
                 Command::ReadProgress(ticket, partition)
             }),
-            Err(WriteFault::Unknown(reason)) if tenure.step == Step::Saving => {
-                self.trouble(cx, format!("saving the progress: {reason}"));
+            Err(WriteFault::Unknown(reason)) => {
+                // The next write finds out: it will conflict if this one has landed.
+                tenure.saved = None;
+                tenure.checkpoint_in_flight = false;
+                if tenure.step == Step::Saving || tenure.urgent > tenure.recorded {
+                    self.trouble(cx, format!("saving the progress: {reason}"));
+                }
             }
-            // The next checkpoint finds out: it will conflict if this one has landed.
-            Err(WriteFault::Unknown(_)) => tenure.checkpoint_in_flight = false,
         }
     }
 
@@ -617,7 +716,16 @@ impl PartitionSlot {
                 );
             }
             Step::Saving => self.write_progress(cx),
-            _ => tenure.checkpoint_in_flight = false,
+            _ => {
+                tenure.checkpoint_in_flight = false;
+                tenure.saved = None;
+                if unchanged && tenure.urgent > tenure.recorded {
+                    let at = cx.retry_at();
+                    tenure.retry_at = Some(at);
+                } else {
+                    self.save_urgent(cx);
+                }
+            }
         }
     }
 

@@ -81,12 +81,6 @@ pub enum Outcome {
         /// Why.
         error: String,
     },
-    /// The key is to wait for as long as this tenure lasts, because its message is suspected of killing whoever runs it. The attempt
-    /// does not count.
-    Park {
-        /// Why.
-        error: String,
-    },
     /// The handler ended because it was told to; the message stays unfinished and the attempt does not count.
     Cancelled,
 }
@@ -163,9 +157,16 @@ pub enum Action<M> {
         /// What shows it.
         gap: Gap,
     },
+    /// Write the [`progress`](super::Lanes::progress) of a partition into its record at once, then call
+    /// [`Lanes::recorded`](super::Lanes::recorded): runs wait for it.
+    Record {
+        /// The partition.
+        partition: Partition,
+    },
     /// Store a dead letter with a confirmed publish, then call [`Lanes::dead_lettered`](super::Lanes::dead_lettered).
     DeadLetter(DeadLetter<M>),
-    /// A key waits: its dead letter could not be stored and is tried again, or it was told to. Said once per message.
+    /// A key waits: its dead letter could not be stored and is tried again, or its message ends whatever process runs it. Said once
+    /// per message.
     Parked(Parked),
     /// After [`Lanes::stop`](super::Lanes::stop): nothing of the partition runs any more, of older tenures neither. Said once.
     Drained {
@@ -204,6 +205,8 @@ pub struct Run<M> {
     pub stream_sequence: u64,
     /// Its store time, nanoseconds since the Unix epoch.
     pub time: u64,
+    /// Whether this member runs nothing else meanwhile, because the message is suspected of ending whatever process runs it.
+    pub alone: bool,
     /// The message.
     pub message: M,
 }
@@ -233,7 +236,7 @@ pub struct DeadLetter<M> {
     pub message: M,
 }
 
-/// A key that waits because its dead letter cannot be stored, or because it was told to.
+/// A key that waits because its dead letter cannot be stored, or because its message ends whatever process runs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {
     /// The partition.
@@ -244,7 +247,7 @@ pub struct Parked {
     pub key: Arc<str>,
     /// The sequence of the message that holds it up.
     pub stream_sequence: u64,
-    /// What its last attempt failed with, or why it was told to wait.
+    /// What its last attempt failed with, or what became of the processes that ran it.
     pub error: String,
     /// Why the dead letter could not be stored. `None`: nobody has asked for one.
     pub store_error: Option<String>,

@@ -61,10 +61,10 @@ impl<M: Clone> Lanes<M> {
         let before = filter.floor.mark();
         let seen = filter.floor.deliver(delivered.stream_sequence, delivered.time);
         if seen == Seen::Younger {
-            filter.attempts.split_off(&delivered.stream_sequence);
+            filter.forget_from(delivered.stream_sequence);
         }
         if filter.floor.mark() != before {
-            filter.forget_passed_attempts();
+            filter.forget_passed();
             self.changed(partition);
         }
         match seen {
@@ -191,7 +191,7 @@ impl<M: Clone> Lanes<M> {
         }
         filter.floor.forget(sequence);
         filter.floor.truncate(sequence.saturating_sub(1));
-        filter.attempts.split_off(&sequence);
+        filter.forget_from(sequence);
         filter.started.remove(&sequence);
         let partition = filter.partition;
         self.changed(partition);

@@ -1,7 +1,6 @@
 //! Which message runs next: partitions take turns, and within a partition the lanes do.
 
-use super::action::{Action, Run, RunId};
-use super::filter::Filter;
+use super::action::{Run, RunId};
 use super::lane::{LaneId, State};
 use super::partition::{Body, Phase};
 use super::timers::Timer;
@@ -9,47 +8,29 @@ use super::{Lanes, Running};
 use crate::ids::{FencingToken, Partition};
 
 impl<M: Clone> Lanes<M> {
-    /// Starts handlers up to the free concurrency: [`Action::Run`]. Nothing else does, so that the lease can be checked right before.
+    /// Starts handlers up to the free concurrency: [`Action::Run`](super::Action::Run). Nothing else does, so that the lease can be
+    /// checked right before. A message that may end its process only takes its place at first, see `care`.
     pub fn dispatch(&mut self) {
-        while self.runs.len() < self.settings.concurrency.get() {
-            let Some(partition) = self.line.pop_front() else {
-                return;
-            };
-            if let Some(lane) = self.next_lane(partition) {
-                self.run(partition, lane);
+        self.dispatch_careful();
+        loop {
+            while !self.care.is_alone()
+                && self.runs.len() < self.settings.concurrency.get()
+                && let Some(partition) = self.line.pop_front()
+            {
+                match self.next_lane(partition) {
+                    Some(lane) if self.is_suspect(lane) => self.wait_to_be_alone(lane),
+                    Some(lane) => {
+                        self.run(partition, lane, false);
+                    }
+                    None => {}
+                }
+                self.line_up_partition(partition);
             }
-            self.line_up_partition(partition);
+            if !self.gives_way() {
+                break;
+            }
         }
-    }
-
-    /// Starts one handler, for that filter, and only if this member runs none: for a filter whose messages are suspected of killing
-    /// their process, so that no other is blamed. Whether it did.
-    pub fn dispatch_alone(&mut self, partition: Partition, filter: &Filter) -> bool {
-        if !self.runs.is_empty() {
-            return false;
-        }
-        let Some(tenure) = self.tenures.get_mut(&partition) else {
-            return false;
-        };
-        let Some(&filter) = tenure.filters.get(filter) else {
-            return false;
-        };
-        let ready = |id: &LaneId| {
-            self.lanes
-                .get(id)
-                .is_some_and(|lane| lane.filter == filter && lane.is_ready())
-        };
-        let Some(place) = tenure.line.iter().position(ready) else {
-            return false;
-        };
-        let Some(id) = tenure.line.remove(place) else {
-            return false;
-        };
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.lined_up = false;
-        }
-        self.run(partition, id);
-        !self.runs.is_empty()
+        self.ask_for_records();
     }
 
     /// The lane whose turn it is in a partition that has left the member's line.
@@ -72,30 +53,24 @@ impl<M: Clone> Lanes<M> {
         None
     }
 
-    fn run(&mut self, partition: Partition, id: LaneId) {
+    /// Starts a handler for the first message of a lane. Of a delicate message this only takes its place, see `care`.
+    pub(super) fn run(&mut self, partition: Partition, id: LaneId, alone: bool) -> Option<RunId> {
         let run = RunId(self.next_id());
-        let Some(lane) = self.lanes.get_mut(&id) else {
-            return;
-        };
-        let (Some(filter), Some(tenure)) = (self.filters.get_mut(&lane.filter), self.tenures.get_mut(&partition))
-        else {
-            return;
-        };
-        let Some((sequence, entry)) = lane
-            .first()
-            .and_then(|first| Some((first, filter.entries.get(&first)?)))
-        else {
-            return;
-        };
+        let lane = self.lanes.get_mut(&id)?;
+        let filter = self.filters.get_mut(&lane.filter)?;
+        let tenure = self.tenures.get_mut(&partition)?;
+        let sequence = lane.first()?;
+        let entry = filter.entries.get(&sequence)?;
         // A lane in line has its first message in memory.
         let Body::Held(message) = &entry.body else {
-            return;
+            return None;
         };
         lane.state = State::Running { run, sequence };
         filter.started.insert(sequence);
+        filter.alone = alone;
         tenure.running += 1;
         tenure.changes += 1;
-        self.actions.push_back(Action::Run(Run {
+        let start = Run {
             run,
             partition,
             filter: filter.name.clone(),
@@ -107,8 +82,9 @@ impl<M: Clone> Lanes<M> {
                 .map_or(1, |failed| failed.saturating_add(1)),
             stream_sequence: sequence,
             time: entry.time,
+            alone,
             message: message.clone(),
-        }));
+        };
         let running = Running {
             partition,
             token: tenure.token,
@@ -118,7 +94,10 @@ impl<M: Clone> Lanes<M> {
             cancelled: false,
             replaced: false,
         };
+        let filter = running.filter;
         self.runs.insert(run, running);
+        self.start(start, filter);
+        Some(run)
     }
 
     /// Lines a lane up if it may run, reads what it needs, or drops it if it is of no more use.
@@ -145,16 +124,14 @@ impl<M: Clone> Lanes<M> {
         if !first.is_some_and(|entry| matches!(entry.body, Body::Held(_))) {
             return;
         }
-        let Some(tenure) = self
-            .tenures
-            .get_mut(&partition)
-            .filter(|tenure| tenure.phase == Phase::Serving)
-        else {
+        if self.phase(partition) != Some(Phase::Serving) || self.condemn(id) {
             return;
-        };
-        lane.lined_up = true;
-        tenure.line.push_back(id);
-        self.line_up_partition(partition);
+        }
+        if let (Some(lane), Some(tenure)) = (self.lanes.get_mut(&id), self.tenures.get_mut(&partition)) {
+            lane.lined_up = true;
+            tenure.line.push_back(id);
+            self.line_up_partition(partition);
+        }
     }
 
     /// Lines a partition up if it has lanes that may run. One whose older tenure still runs comes back when that has ended.

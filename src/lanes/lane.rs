@@ -47,9 +47,9 @@ pub(super) enum State {
     },
     /// The first message's dead letter is being stored.
     Burying(Burial),
-    /// The dead letter could not be stored, or the key was told to wait.
+    /// The dead letter could not be stored, or the first message is condemned.
     Parked {
-        /// When the dead letter is tried again.
+        /// When the dead letter is tried again. `None`: condemned.
         until: Option<Time>,
         /// The dead letter.
         burial: Burial,

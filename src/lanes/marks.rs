@@ -6,6 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::Incarnation;
+
+/// How many deaths are kept of one message.
+pub const MOST_DEATHS: usize = 16;
+
 /// A stream sequence and the time of the newest message finished at or below it.
 ///
 /// The time tells an old message from one that a younger stream stored under the same sequence.
@@ -28,6 +33,16 @@ pub struct Range {
     pub time: u64,
 }
 
+/// A process that died while it ran a message, or at least had started it when it last said so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Death {
+    /// The life of the member that ended with its process.
+    pub incarnation: Incarnation,
+    /// Whether the member ran this message and nothing else.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
+}
+
 /// How far one filter is: all that a taker needs to repeat nothing and to skip nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Marks {
@@ -42,6 +57,12 @@ pub struct Marks {
     /// Sequences whose handler was running when the marks were taken. After a crash they are what can have caused it.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub started: BTreeSet<u64>,
+    /// Whether the one message in `started` ran while nothing else did in its member.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
+    /// The processes that unfinished messages took with them, by sequence.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub deaths: BTreeMap<u64, Vec<Death>>,
 }
 
 impl Marks {
@@ -88,6 +109,33 @@ impl Marks {
         }
         self.attempts.retain(|&sequence, _| sequence <= last);
         self.started.retain(|&sequence| sequence <= last);
+        self.deaths.retain(|&sequence, _| sequence <= last);
+    }
+
+    /// The member that wrote these marks has died in this incarnation, and its process with it: whatever it had started can have
+    /// caused that. Counted once, however often it is said.
+    pub fn blame(&mut self, incarnation: &Incarnation) {
+        let alone = self.alone && self.started.len() == 1;
+        for &sequence in &self.started {
+            let death = Death {
+                incarnation: incarnation.clone(),
+                alone,
+            };
+            add_death(self.deaths.entry(sequence).or_default(), death);
+        }
+        self.forget_started();
+    }
+
+    /// Whoever had started something runs it no more.
+    pub fn forget_started(&mut self) {
+        self.started.clear();
+        self.alone = false;
+    }
+
+    /// Takes back what was counted against messages when a life ended whose process has survived: `is_survivor` knows which.
+    /// Whether there was anything.
+    pub fn absolve(&mut self, is_survivor: impl Fn(&Incarnation) -> bool) -> bool {
+        absolve(&mut self.deaths, is_survivor)
     }
 
     /// Adds what another record of the same filter knows to be finished.
@@ -98,6 +146,11 @@ impl Marks {
             *own = count.max(*own);
         }
         self.started.extend(&other.started);
+        self.alone |= other.alone;
+        for (&sequence, deaths) in &other.deaths {
+            let own = self.deaths.entry(sequence).or_default();
+            deaths.iter().for_each(|death| add_death(own, death.clone()));
+        }
         self.raise(other.floor);
     }
 
@@ -118,6 +171,7 @@ impl Marks {
         // Time 0 is never too late: only the sequence decides here.
         self.attempts.retain(|&sequence, _| !finished.is_finished(sequence, 0));
         self.started.retain(|&sequence| !finished.is_finished(sequence, 0));
+        self.deaths.retain(|&sequence, _| !finished.is_finished(sequence, 0));
     }
 
     /// Adds a range whose `low` is not below that of any range present.
@@ -135,6 +189,30 @@ impl Marks {
             _ => self.ranges.push(range),
         }
     }
+}
+
+/// Adds a death unless it is known. Where there are too many, one goes that says least: the oldest that was not alone.
+fn add_death(deaths: &mut Vec<Death>, death: Death) {
+    if deaths.iter().any(|known| known.incarnation == death.incarnation) {
+        return;
+    }
+    deaths.push(death);
+    if deaths.len() > MOST_DEATHS {
+        let place = deaths.iter().position(|death| !death.alone).unwrap_or(0);
+        deaths.remove(place);
+    }
+}
+
+/// Drops the deaths of lives whose process has survived; whether there were any.
+pub(super) fn absolve(deaths: &mut BTreeMap<u64, Vec<Death>>, is_survivor: impl Fn(&Incarnation) -> bool) -> bool {
+    let mut any = false;
+    deaths.retain(|_, of_message| {
+        let before = of_message.len();
+        of_message.retain(|death| !is_survivor(&death.incarnation));
+        any |= of_message.len() < before;
+        !of_message.is_empty()
+    });
+    any
 }
 
 #[cfg(test)]
@@ -208,11 +286,73 @@ mod tests {
         assert_eq!(marks, super::Marks::at(Mark { sequence: 5, time: 100 }));
     }
 
+    fn death(incarnation: &str, alone: bool) -> Death {
+        Death {
+            incarnation: Incarnation(incarnation.to_owned()),
+            alone,
+        }
+    }
+
+    #[test]
+    fn a_death_is_counted_once_for_whatever_was_started() {
+        let mut marks = marks(10, 100, &[]);
+        marks.started.extend([11, 15]);
+        marks.alone = true;
+        let started = marks.clone();
+        marks.blame(&Incarnation("x-1".into()));
+        assert_eq!(
+            marks.deaths,
+            BTreeMap::from([11, 15].map(|s| (s, vec![death("x-1", false)])))
+        );
+        assert!(marks.started.is_empty() && !marks.alone);
+        marks.started.clone_from(&started.started);
+        marks.blame(&Incarnation("x-1".into()));
+        assert_eq!(marks.deaths[&11].len(), 1);
+        marks.started.insert(11);
+        marks.alone = true;
+        marks.blame(&Incarnation("y-1".into()));
+        assert_eq!(marks.deaths[&11], [death("x-1", false), death("y-1", true)]);
+        assert!(marks.absolve(|incarnation| incarnation.0 == "x-1"));
+        assert!(!marks.absolve(|incarnation| incarnation.0 == "x-1"));
+        assert_eq!(marks.deaths, BTreeMap::from([(11, vec![death("y-1", true)])]));
+    }
+
+    #[test]
+    fn deaths_are_bounded_and_those_alone_stay_longest() {
+        let mut marks = marks(10, 100, &[]);
+        for life in 0..40 {
+            marks.started.insert(11);
+            marks.alone = life < 3;
+            marks.blame(&Incarnation(format!("p{life}-1")));
+        }
+        let deaths = &marks.deaths[&11];
+        assert_eq!(deaths.len(), MOST_DEATHS);
+        assert_eq!(deaths.iter().filter(|death| death.alone).count(), 3);
+    }
+
+    #[test]
+    fn deaths_of_what_is_finished_or_beyond_the_stream_are_forgotten() {
+        let mut marks = marks(10, 100, &[range(20, 30, 200)]);
+        marks.started.extend([11, 15, 40]);
+        marks.blame(&Incarnation("x-1".into()));
+        marks.raise(Mark { sequence: 12, time: 0 });
+        assert_eq!(marks.deaths.keys().copied().collect::<Vec<_>>(), [15, 40]);
+        marks.truncate(35);
+        assert_eq!(marks.deaths.keys().copied().collect::<Vec<_>>(), [15]);
+        let mut other = marks.clone();
+        other.started.insert(15);
+        other.blame(&Incarnation("y-1".into()));
+        marks.union(&other);
+        assert_eq!(marks.deaths[&15], [death("x-1", false), death("y-1", false)]);
+    }
+
     #[test]
     fn marks_survive_their_json_form() {
         let mut marks = marks(10, 100, &[range(20, 30, 200)]);
         marks.attempts.insert(15, 2);
         marks.started.insert(15);
+        marks.alone = true;
+        marks.deaths.insert(15, vec![death("x-1", true), death("y-1", false)]);
         let json = serde_json::to_string(&marks).unwrap();
         assert_eq!(serde_json::from_str::<Marks>(&json).unwrap(), marks);
         assert_eq!(

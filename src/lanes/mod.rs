@@ -18,6 +18,7 @@
 //! | `tenure` | open, re-open, stop, cancel, close |
 //! | `delivery` | a delivery: new, known, finished, out of sequence |
 //! | `dispatch` | which message runs next |
+//! | `care` | messages that may end their process |
 //! | `outcome`, `retry` | how runs end; dead letters; how long to wait |
 //! | `timers` | retries and in-progress acks that are due |
 //! | `room`, `pull` | what is held, and asking for more |
@@ -25,6 +26,7 @@
 //! | `status`, `settings`, `action` | what is shown, what is set, what is asked of the driver |
 
 mod action;
+mod care;
 mod delivery;
 mod dispatch;
 mod filter;
@@ -48,12 +50,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use self::action::{Action, DeadLetter, Delivered, Found, Gap, Outcome, Parked, PullEnd, ReadId, Run, RunId};
 pub use self::filter::Filter;
-pub use self::marks::{Mark, Marks, Range};
+pub use self::marks::{Death, MOST_DEATHS, Mark, Marks, Range};
 pub use self::partition::Phase;
 pub use self::room::Amount;
 pub use self::settings::{Retry, Settings};
 pub use self::status::{FilterStatus, KeyDepth, PartitionStatus, Stall, Stalled, Status};
 
+use self::care::Care;
 use self::lane::{Lane, LaneId};
 use self::partition::{FilterId, FilterState, Tenure};
 use self::room::Load;
@@ -78,6 +81,7 @@ pub struct Lanes<M> {
     leftover: BTreeMap<(Partition, FencingToken), usize>,
     /// The partitions with lanes that may run, in turn.
     line: VecDeque<Partition>,
+    care: Care<M>,
     timers: BTreeSet<(Time, Timer)>,
     /// Filters that may have room to pull.
     wanting: BTreeSet<FilterId>,
@@ -115,6 +119,7 @@ impl<M: Clone> Lanes<M> {
             burials: BTreeMap::new(),
             leftover: BTreeMap::new(),
             line: VecDeque::new(),
+            care: Care::new(),
             timers: BTreeSet::new(),
             wanting: BTreeSet::new(),
             pulled_last: FilterId(0),

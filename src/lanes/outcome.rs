@@ -22,10 +22,12 @@ impl<M: Clone> Lanes<M> {
             .get_mut(&running.partition)
             .filter(|tenure| tenure.token == running.token);
         let Some(tenure) = tenure else {
+            self.ended_alone(run, running.filter, running.partition, running.token);
             return self.leftover_ended(running.partition, running.token);
         };
         tenure.running -= 1;
         tenure.changes += 1;
+        self.ended_alone(run, running.filter, running.partition, running.token);
         self.set_state(running.lane, State::Ready);
         if !running.replaced {
             self.conclude(now, run, &running, outcome);
@@ -50,7 +52,6 @@ impl<M: Clone> Lanes<M> {
                 self.count_failure(running);
                 self.bury_new(run, running, error);
             }
-            Outcome::Park { error } => self.park_for_good(run, running, error),
             Outcome::Cancelled => {}
         }
     }
@@ -84,7 +85,14 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn bury_new(&mut self, run: RunId, running: &Running, error: String) {
-        self.bury(running.lane, burial(run, running, error));
+        let burial = Burial {
+            run,
+            sequence: running.sequence,
+            error,
+            failures: 0,
+            store_error: None,
+        };
+        self.bury(running.lane, burial);
     }
 
     /// Asks for a dead letter to be stored; the lane waits for the answer.
@@ -174,14 +182,7 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// The key is parked without a dead letter, for the rest of the tenure.
-    fn park_for_good(&mut self, run: RunId, running: &Running, error: String) {
-        let burial = burial(run, running, error);
-        self.set_state(running.lane, State::Parked { until: None, burial });
-        self.say_parked(running.lane);
-    }
-
-    fn say_parked(&mut self, id: LaneId) {
+    pub(super) fn say_parked(&mut self, id: LaneId) {
         if let Some(parked) = self.lanes.get(&id).and_then(|lane| self.parked(lane)) {
             self.actions.push_back(Action::Parked(parked));
         }
@@ -194,19 +195,10 @@ impl<M: Clone> Lanes<M> {
         let partition = filter.partition;
         filter.floor.finish(sequence, entry.time);
         filter.attempts.remove(&sequence);
-        filter.forget_passed_attempts();
+        filter.deaths.remove(&sequence);
+        filter.forget_passed();
         self.changed(partition);
         self.let_go(id, sequence, &entry);
         Some(entry.reply)
-    }
-}
-
-fn burial(run: RunId, running: &Running, error: String) -> Burial {
-    Burial {
-        run,
-        sequence: running.sequence,
-        error,
-        failures: 0,
-        store_error: None,
     }
 }

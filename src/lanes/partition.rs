@@ -7,7 +7,7 @@ use super::action::ReadId;
 use super::filter::Filter;
 use super::floor::Floor;
 use super::lane::LaneId;
-use super::marks::Marks;
+use super::marks::{Death, Marks};
 use super::room::{Amount, Load};
 use crate::ids::{Epoch, FencingToken, Partition};
 use crate::time::Time;
@@ -46,6 +46,8 @@ pub(super) struct Tenure {
     pub(super) burying: usize,
     /// Grows with every change of the marks.
     pub(super) changes: u64,
+    /// The number of changes that the progress record is confirmed to hold.
+    pub(super) recorded: u64,
 }
 
 impl Tenure {
@@ -61,6 +63,7 @@ impl Tenure {
             running: 0,
             burying: 0,
             changes: 0,
+            recorded: 0,
         }
     }
 
@@ -84,6 +87,12 @@ pub(super) struct FilterState<M> {
     /// Failed attempts, of messages not yet delivered too.
     pub(super) attempts: BTreeMap<u64, u32>,
     pub(super) started: BTreeSet<u64>,
+    /// Whether what is started runs while nothing else does.
+    pub(super) alone: bool,
+    /// The processes that died with unfinished messages.
+    pub(super) deaths: BTreeMap<u64, Vec<Death>>,
+    /// Up to here, a member that died may have begun with any message without having said so.
+    pub(super) careful_until: u64,
     /// What is unfinished: queued, running, waiting or spilled.
     pub(super) entries: BTreeMap<u64, Entry<M>>,
     pub(super) keys: BTreeMap<Arc<str>, LaneId>,
@@ -98,6 +107,8 @@ pub(super) struct FilterState<M> {
     pub(super) average_bytes: usize,
     /// The next message is known to be larger than this.
     pub(super) next_above: Option<usize>,
+    /// How many messages may be asked for and not yet delivered: few while nothing comes, more with everything that does.
+    pub(super) pace: usize,
 }
 
 /// One message that is unfinished.
@@ -126,7 +137,7 @@ pub(super) enum Body<M> {
 }
 
 impl<M> FilterState<M> {
-    pub(super) fn new(partition: Partition, name: Filter, epoch: Epoch, marks: Marks) -> Self {
+    pub(super) fn new(partition: Partition, name: Filter, epoch: Epoch, marks: Marks, pace: usize) -> Self {
         Self {
             partition,
             name,
@@ -136,6 +147,9 @@ impl<M> FilterState<M> {
             floor: Floor::open(&marks),
             attempts: marks.attempts,
             started: BTreeSet::new(),
+            alone: false,
+            deaths: marks.deaths,
+            careful_until: 0,
             entries: BTreeMap::new(),
             keys: BTreeMap::new(),
             load: Load::default(),
@@ -144,6 +158,7 @@ impl<M> FilterState<M> {
             spilled: 0,
             average_bytes: 0,
             next_above: None,
+            pace,
         }
     }
 
@@ -162,16 +177,29 @@ impl<M> FilterState<M> {
             ranges: self.floor.ranges().collect(),
             attempts: self.attempts.clone(),
             started: self.started.clone(),
+            alone: self.alone,
+            deaths: self.deaths.clone(),
         }
     }
 
-    /// Drops the attempts of messages that the floor has passed without a delivery: they are gone from the stream.
-    pub(super) fn forget_passed_attempts(&mut self) {
-        let floor = self.floor.mark().sequence;
-        while let Some(attempts) = self.attempts.first_entry()
-            && *attempts.key() <= floor
-        {
-            attempts.remove();
-        }
+    /// Drops what is kept of messages that the floor has passed without a delivery: they are gone from the stream.
+    pub(super) fn forget_passed(&mut self) {
+        let next = self.floor.mark().sequence.saturating_add(1);
+        forget_below(&mut self.attempts, next);
+        forget_below(&mut self.deaths, next);
+    }
+
+    /// Drops what is kept of messages from this sequence on: the stream has become younger.
+    pub(super) fn forget_from(&mut self, sequence: u64) {
+        self.attempts.split_off(&sequence);
+        self.deaths.split_off(&sequence);
+    }
+}
+
+fn forget_below<T>(kept: &mut BTreeMap<u64, T>, sequence: u64) {
+    while let Some(first) = kept.first_entry()
+        && *first.key() < sequence
+    {
+        first.remove();
     }
 }

@@ -1,5 +1,8 @@
 //! How much to pull, and when.
 //!
+//! A filter asks for little while nothing comes, and for more with everything that does, up to its share: what is asked for is reserved,
+//! and must not be kept from others for nothing.
+//!
 //! Each filter has a share of the room: of its partition's bounds among the partition's filters, and of the member's bounds among all
 //! filters, whichever is less. It asks when a quarter of its share is free, so that requests are few and large, and takes no more
 //! than half of what the member has free, so that a partition opened later finds some. Where the room is all taken, filters wait
@@ -38,8 +41,13 @@ impl<M: Clone> Lanes<M> {
         let Some(id) = self.current(partition, filter, epoch) else {
             return;
         };
-        if let Some(filter) = self.filters.get_mut(&id).filter(|_| end.too_large) {
-            filter.next_above = filter.next_above.max(Some(end.bytes));
+        if let Some(filter) = self.filters.get_mut(&id) {
+            if end.too_large {
+                filter.next_above = filter.next_above.max(Some(end.bytes));
+            } else if end.messages > 0 {
+                // It expired: there was less to come than was asked for.
+                filter.pace = self.settings.idle_pull.get();
+            }
         }
         self.give_back(id, Amount::new(end.messages, end.bytes));
     }
@@ -55,6 +63,8 @@ impl<M: Clone> Lanes<M> {
     pub(super) fn arrived(&mut self, id: FilterId, bytes: usize) {
         if let Some(filter) = self.filters.get_mut(&id) {
             filter.next_above = None;
+            // Doubles with every request that is delivered in full; the filter's share is the limit.
+            filter.pace = filter.pace.saturating_add(1);
             // A moving average over some sixteen messages.
             filter.average_bytes = match filter.average_bytes {
                 0 => bytes,
@@ -107,9 +117,10 @@ impl<M: Clone> Lanes<M> {
         // A filter that has nothing takes what it can get.
         let least = match used.messages {
             0 => Amount::new(1, 1),
-            _ => Amount::new((share.messages / 4).max(1), (share.bytes / 16).max(1)),
+            _ => Amount::new(share.messages.min(filter.pace).div_ceil(4), (share.bytes / 16).max(1)),
         };
-        let wanted = share.minus(used);
+        let pace = filter.pace.saturating_sub(filter.load.outstanding.messages);
+        let wanted = share.minus(used).min(Amount::new(pace, usize::MAX));
         if !wanted.covers(least) || self.too_many_ranges(filter) {
             return Look::Content;
         }

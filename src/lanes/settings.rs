@@ -24,6 +24,9 @@ pub struct Settings {
     pub max_parked: NonZeroUsize,
     /// How many ranges one filter may have above its floor before it stops pulling: they are what the progress record grows by.
     pub max_ranges: NonZeroUsize,
+    /// How many messages a filter asks for while none comes. What is asked for is reserved, so hundreds of idle filters must not
+    /// reserve all there is: a new one would wait until their requests expire. Usual: 8.
+    pub idle_pull: NonZeroUsize,
     /// Whether a partition can have several filters (`Token`). They share its room, so that each leaves some for filters that are
     /// found later.
     pub several_filters: bool,
@@ -31,6 +34,10 @@ pub struct Settings {
     pub ack_wait: Duration,
     /// How a failed message is tried again.
     pub retry: Retry,
+    /// How often a message may have ended its process while nothing else ran before it is not run any more.
+    pub max_kills: NonZeroU32,
+    /// Whether such a message becomes a dead letter. Otherwise its key waits.
+    pub dead_letter_killers: bool,
 }
 
 /// How a failed message is tried again.

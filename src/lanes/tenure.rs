@@ -40,8 +40,10 @@ impl<M: Clone> Lanes<M> {
         tenure.changes += 1;
         let mut marks = marks;
         marks.normalize();
-        self.filters
-            .insert(id, FilterState::new(partition, filter, epoch, marks));
+        self.filters.insert(
+            id,
+            FilterState::new(partition, filter, epoch, marks, self.settings.idle_pull.get()),
+        );
         self.wanting.insert(id);
     }
 
@@ -76,7 +78,7 @@ impl<M: Clone> Lanes<M> {
             .and_then(|tenure| tenure.filters.get(filter));
         if let Some(state) = id.and_then(|id| self.filters.get_mut(id)) {
             state.floor.truncate(last);
-            state.attempts.split_off(&last.saturating_add(1));
+            state.forget_from(last.saturating_add(1));
             self.changed(partition);
         }
     }
@@ -90,12 +92,14 @@ impl<M: Clone> Lanes<M> {
         if tenure.phase == Phase::Serving {
             tenure.phase = Phase::Draining;
             tenure.line.clear();
+            self.drop_withheld(partition);
             self.drained(partition);
         }
     }
 
     /// Cancels every handler that runs for the partition, once.
     pub fn cancel(&mut self, partition: Partition) {
+        self.drop_withheld(partition);
         let runs = self
             .runs
             .iter_mut()
@@ -109,11 +113,11 @@ impl<M: Clone> Lanes<M> {
     /// Drops a partition at once, because ownership is lost or was given up: what runs is cancelled and can no longer finish
     /// anything. [`Action::Ended`] follows when its last handler has ended, and those of older tenures of the partition.
     pub fn close(&mut self, partition: Partition) {
+        self.cancel(partition);
         let Some(tenure) = self.tenures.get(&partition) else {
             return;
         };
         let (token, running) = (tenure.token, tenure.running);
-        self.cancel(partition);
         self.drop_held(partition);
         self.tenures.remove(&partition);
         self.line.retain(|&other| other != partition);

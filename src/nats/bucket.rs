@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::context::CreateKeyValueErrorKind;
 use async_nats::jetstream::kv::{Config, Operation, Store, UpdateErrorKind};
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{LastRawMessageErrorKind, StorageType};
+use async_nats::jetstream::stream::{Config as StreamConfig, DiscardPolicy, LastRawMessageErrorKind, StorageType};
 use async_nats::jetstream::{Context, context::KeyValueErrorKind};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
@@ -18,6 +18,9 @@ use super::{no_answer, refused, unix_nanos};
 
 /// How many keys of a listing are read at a time.
 const READS_IN_FLIGHT: usize = 32;
+
+/// More than the headers of a write take.
+const HEADERS: usize = 256;
 
 /// How long a failed watch waits before it is started again.
 const WATCH_RETRY: Duration = Duration::from_millis(250);
@@ -34,13 +37,18 @@ pub(crate) struct RawEntry {
 #[derive(Debug, Clone)]
 pub(crate) struct Bucket {
     store: Store,
+    client: async_nats::Client,
 }
 
 impl Bucket {
     /// Opens a bucket; `None` if there is none.
     pub(crate) async fn open(context: &Context, name: &str) -> Result<Option<Self>, Error> {
         match context.get_key_value(name).await {
-            Ok(store) => Ok(Some(Self { store })),
+            Ok(store) => {
+                check_bucket(name, &store.stream.cached_info().config)?;
+                let client = context.client();
+                Ok(Some(Self { store, client }))
+            }
             Err(error) if error.kind() == KeyValueErrorKind::GetBucket && is_not_found(&error) => Ok(None),
             Err(error) => Err(no_answer(format!("opening the bucket {name}"), chain(&error))),
         }
@@ -58,7 +66,10 @@ impl Bucket {
         };
         let what = || format!("creating the bucket {name}");
         match context.create_key_value(config).await {
-            Ok(store) => Ok(Self { store }),
+            Ok(store) => Ok(Self {
+                store,
+                client: context.client(),
+            }),
             Err(error) => match Self::open(context, name).await? {
                 Some(bucket) => Ok(bucket),
                 None if error.kind() == CreateKeyValueErrorKind::TimedOut => Err(no_answer(what(), chain(&error))),
@@ -73,6 +84,14 @@ impl Bucket {
         let info =
             info.map_err(|error| no_answer(format!("asking about the bucket {}", self.store.name), chain(&error)))?;
         Ok(unix_nanos(info.created))
+    }
+
+    /// How large a value may be: as the server allows now, less room for its headers.
+    pub(crate) fn largest_value(&self) -> usize {
+        let message = self.client.max_payload();
+        let bucket = usize::try_from(self.store.stream.cached_info().config.max_message_size).ok();
+        let bucket = bucket.filter(|size| *size > 0).unwrap_or(usize::MAX);
+        message.min(bucket).saturating_sub(HEADERS)
     }
 
     /// Reads a key from the leader.
@@ -144,6 +163,16 @@ impl Bucket {
         }
     }
 
+    /// Removes a key with its tombstone, up to and with `revision`. A newer value stays.
+    pub(crate) async fn erase(&self, key: &str, revision: Revision) -> Result<(), Error> {
+        let subject = format!("{}{key}", self.store.prefix);
+        let purge = self.store.stream.purge().filter(subject).sequence(revision.0 + 1);
+        match purge.await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(no_answer(format!("removing the key {key}"), chain(&error))),
+        }
+    }
+
     /// Watches keys for ever: first what they hold now, then every change. A broken watch is started again. What it shows are
     /// hints; it may repeat, and it may be late.
     pub(crate) async fn watch(&self, patterns: &[String], mut on_entry: impl FnMut(RawEntry)) {
@@ -172,6 +201,29 @@ impl Bucket {
             tokio::time::sleep(WATCH_RETRY).await;
         }
     }
+}
+
+/// Records must stay until they are removed, or a claim could lapse under its owner.
+fn check_bucket(name: &str, config: &StreamConfig) -> Result<(), Error> {
+    let bounded = config.max_bytes > 0 || config.max_messages > 0;
+    let reason = if !config.max_age.is_zero() {
+        format!(
+            "it forgets records after {:?}; it has to be without a TTL",
+            config.max_age
+        )
+    } else if config.mirror.is_some() {
+        "it is a mirror; use the bucket that it mirrors".to_owned()
+    } else if bounded && config.discard == DiscardPolicy::Old {
+        "it drops old records when it is full; it has to refuse new ones".to_owned()
+    } else if !config.allow_rollup {
+        "it does not allow roll-ups, by which records are removed; create it as a KV bucket".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::BucketUnsuitable {
+        bucket: name.to_owned(),
+        reason: format!("{reason}, or let the group use another bucket"),
+    })
 }
 
 fn write_fault(kind: &UpdateErrorKind, error: &dyn std::error::Error) -> WriteFault {

@@ -19,12 +19,14 @@ use super::bucket::chain;
 const CONSUMER_NOT_FOUND: u64 = 10014;
 const FILTER_NOT_UNIQUE: u64 = 10100;
 
+/// The metadata that names the bucket of the group that a consumer belongs to.
+pub(super) const BUCKET: &str = "jetring-bucket";
+
 /// What all consumers of a member have in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ConsumerSettings {
     pub(crate) retention: Retention,
     pub(crate) ack_wait: Duration,
-    pub(crate) max_ack_pending: i64,
 }
 
 impl Nats {
@@ -46,6 +48,7 @@ impl Nats {
         match stream.consumer_info(name.to_string()).await {
             Ok(info) => Ok(Some(Position {
                 ack_floor: info.ack_floor.stream_sequence,
+                delivered: info.delivered.stream_sequence,
                 start: match info.config.deliver_policy {
                     DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
                     _ => 0,
@@ -90,6 +93,7 @@ impl Nats {
             ("jetring-group", name.group.to_string()),
             ("jetring-partition", name.partition.to_string()),
             ("jetring-epoch", name.epoch.to_string()),
+            (BUCKET, self.bucket.clone()),
         ];
         Config {
             durable_name: Some(name.to_string()),
@@ -104,7 +108,7 @@ impl Nats {
             ack_policy: AckPolicy::Explicit,
             ack_wait: settings.ack_wait,
             max_deliver: -1,
-            max_ack_pending: settings.max_ack_pending,
+            max_ack_pending: self.max_ack_pending,
             replay_policy: ReplayPolicy::Instant,
             // The truth is in the progress record, or still in a work-queue stream; file state would only cost writes. An interest
             // stream forgets its messages with its consumers, so there they must outlive the server.

@@ -66,7 +66,7 @@ impl Nats {
     ) -> Result<Option<DeadLetter>, Error> {
         let handle = self.dead_letter_stream(stream).await?;
         match handle.get_raw_message(sequence).await {
-            Ok(message) => Ok(read(prefix, &message)),
+            Ok(message) => Ok(self.own_letter(prefix, &message)),
             Err(error) => match error.kind() {
                 RawMessageErrorKind::NoMessageFound => Ok(None),
                 RawMessageErrorKind::JetStream(inner) if inner.error_code().0 == NO_MESSAGE => Ok(None),
@@ -75,40 +75,53 @@ impl Nats {
         }
     }
 
-    /// The first dead letter of the group at or after `sequence`.
+    /// The first dead letter of the group at or after `sequence`. Others may keep theirs, or anything else, under the same prefix.
     pub(crate) async fn next_dead_letter(
         &self,
         prefix: &str,
         stream: &str,
-        sequence: u64,
+        mut sequence: u64,
     ) -> Result<Option<DeadLetter>, Error> {
         let handle = self.dead_letter_stream(stream).await?;
-        let next = handle
-            .raw_message_builder()
-            .sequence(sequence)
-            .next_by_subject(format!("{prefix}.>"))
-            .send()
-            .await;
-        match next {
-            Ok(message) => Ok(read(prefix, &message)),
-            Err(error) => match error.kind() {
-                RawMessageErrorKind::NoMessageFound => Ok(None),
-                RawMessageErrorKind::JetStream(inner) if inner.error_code().0 == NO_MESSAGE => Ok(None),
-                _ => Err(no_answer(
-                    format!("looking for dead letters after {sequence}"),
-                    chain(&error),
-                )),
-            },
+        loop {
+            let next = handle
+                .raw_message_builder()
+                .sequence(sequence)
+                .next_by_subject(format!("{prefix}.>"))
+                .send()
+                .await;
+            let message = match next {
+                Ok(message) => message,
+                Err(error) => match error.kind() {
+                    RawMessageErrorKind::NoMessageFound => return Ok(None),
+                    RawMessageErrorKind::JetStream(inner) if inner.error_code().0 == NO_MESSAGE => return Ok(None),
+                    _ => {
+                        let what = format!("looking for dead letters after {sequence}");
+                        return Err(no_answer(what, chain(&error)));
+                    }
+                },
+            };
+            if let Some(letter) = self.own_letter(prefix, &message) {
+                return Ok(Some(letter));
+            }
+            sequence = message.sequence + 1;
         }
+    }
+
+    /// Reads a dead letter of this group. One that does not tell its group, because it would not have fitted, is anybody's.
+    fn own_letter(&self, prefix: &str, message: &StreamMessage) -> Option<DeadLetter> {
+        let letter = read(prefix, message)?;
+        let group = letter.origin.group.as_str();
+        (group.is_empty() || group == line(self.group.as_str(), usize::MAX).as_str()).then_some(letter)
     }
 
     /// Publishes a dead letter to its original subject again, confirmed.
     pub(crate) async fn replay_dead_letter(&self, stream: &str, letter: &DeadLetter) -> Result<(), Error> {
         let mut headers = letter.headers.clone();
-        // Tried twice it is stored once.
+        // Tried twice it is stored once. The time tells it from one that a younger stream stored under the same sequence.
         headers.insert(
             "Nats-Msg-Id",
-            format!("jetring-replay:{stream}:{}", letter.sequence).as_str(),
+            format!("jetring-replay:{stream}:{}:{}", letter.sequence, letter.stored).as_str(),
         );
         headers.insert(header::REPLAYED, letter.origin.sequence.to_string().as_str());
         let publish = PublishMessage::build().payload(letter.payload.clone()).headers(headers);
@@ -159,8 +172,10 @@ fn headers(origin: &Origin, message: &Message, detail: Detail) -> HeaderMap {
             }
         }
     }
-    let id = format!("jetring:{}:{}:{}", origin.group, origin.stream, origin.sequence);
-    headers.insert("Nats-Msg-Id", id.as_str());
+    // The time tells it from one that a younger stream stored under the same sequence.
+    let (stream, sequence, published) = (&origin.stream, origin.sequence, origin.published);
+    let id = format!("jetring:{}:{stream}:{sequence}:{published}", origin.group);
+    headers.insert("Nats-Msg-Id", line(&id, usize::MAX));
     headers.insert(header::SUBJECT, line(&message.subject, usize::MAX));
     headers.insert(header::STREAM, origin.stream.as_str());
     headers.insert(header::SEQUENCE, origin.sequence.to_string().as_str());
@@ -262,6 +277,7 @@ mod tests {
             subject: "orders.7".into(),
             payload: Bytes::from_static(b"payload"),
             headers,
+            stray: false,
         }
     }
 
@@ -292,7 +308,7 @@ mod tests {
         assert_eq!(headers.get("Jetring-Kept-Nats-Rollup").unwrap().as_str(), "all");
         assert_eq!(
             headers.get("Nats-Msg-Id").unwrap().as_str(),
-            "jetring:billing:ORDERS:41"
+            "jetring:billing:ORDERS:41:1"
         );
     }
 

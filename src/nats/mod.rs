@@ -10,6 +10,7 @@
 //! | `consumers` | creating, inspecting, listing and deleting consumers |
 //! | `dead_letters` | storing, reading and replaying dead letters |
 //! | `discovery` | which filters have messages |
+//! | `neighbours` | whether the group's consumers find a place beside others |
 //! | `streams` | whether a stream fits, and provisioning it |
 //! | `prepare` | what is checked and made before a member may enter |
 //! | `pull` | one pull loop per consumer |
@@ -18,6 +19,7 @@ pub(crate) mod bucket;
 pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod discovery;
+mod neighbours;
 pub(crate) mod prepare;
 pub(crate) mod pull;
 pub(crate) mod records;
@@ -46,6 +48,8 @@ pub(crate) struct Nats {
     pub(crate) stream: Arc<str>,
     pub(crate) strategy: Arc<dyn Strategy>,
     pub(crate) request_timeout: Duration,
+    pub(crate) bucket: String,
+    pub(crate) max_ack_pending: i64,
 }
 
 impl Nats {
@@ -67,6 +71,8 @@ impl Nats {
             stream,
             strategy,
             request_timeout: settings.request_timeout,
+            bucket: settings.bucket.clone(),
+            max_ack_pending: settings.max_ack_pending(),
         }
     }
 
@@ -93,9 +99,14 @@ impl Nats {
 
 /// An error for a step that was not answered.
 pub(crate) fn no_answer(what: impl Into<String>, reason: impl std::fmt::Display) -> Error {
+    let mut reason = reason.to_string();
+    if reason.contains("timed out") {
+        // What a user may not publish the server drops; only its log and the client's events say so.
+        reason.push_str("; is the server reachable, and may this user publish to $JS.API.> and $KV.>?");
+    }
     Error::NoAnswer {
         what: what.into(),
-        reason: reason.to_string(),
+        reason,
     }
 }
 

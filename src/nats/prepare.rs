@@ -3,7 +3,7 @@
 //! Everything is checked before anything is created, and the first thing created is the bucket.
 
 use crate::config::{Settings, StartFrom};
-use crate::engine::{Prepared, Retention, WriteFault};
+use crate::engine::{Prepared, Retention};
 use crate::error::Error;
 use crate::records::{ConfigRecord, Keys, decode, encode};
 
@@ -85,9 +85,9 @@ impl Nats {
             None => match bucket.write(key, encode(&wanted), entry.revision).await {
                 Ok(_) => return Ok(wanted),
                 // Somebody else was first, or nothing is known: what stands there decides.
-                Err(WriteFault::Conflict | WriteFault::Unknown(_)) => match bucket.read(key).await?.value {
+                Err(fault) => match bucket.read(key).await?.value {
                     Some(value) => decode(key, &value)?,
-                    None => return Err(no_answer(format!("writing the key {key}"), "it is not there")),
+                    None => return Err(no_answer(format!("writing the key {key}"), fault)),
                 },
             },
         };

@@ -115,6 +115,11 @@ impl Nats {
                     () = silence => {
                         // The server has answered the last request by now, or never will.
                         answer_by = None;
+                        tracing::warn!(
+                            %consumer,
+                            "a pull request got no answer; if that repeats itself on a good connection, look whether this user may \
+                             publish to $JS.API.CONSUMER.MSG.NEXT.>"
+                        );
                         on_pulled(Pulled::Lost);
                     }
                 }

@@ -48,7 +48,17 @@ impl Records {
     }
 
     pub(crate) async fn purge_member(&self, id: &MemberId, expected: Revision) -> Result<Revision, WriteFault> {
-        self.bucket.purge(&self.keys.member(id), expected).await
+        let key = self.keys.member(id);
+        let unknown = |error: Error| WriteFault::Unknown(error.to_string());
+        let found = self.bucket.read(&key).await.map_err(unknown)?;
+        if found.revision != expected {
+            return Err(WriteFault::Conflict);
+        }
+        if found.value.is_some() {
+            return self.bucket.purge(&key, expected).await;
+        }
+        self.bucket.erase(&key, expected).await.map_err(unknown)?;
+        Ok(expected)
     }
 
     pub(crate) async fn read_group(&self) -> Result<GroupView, Fault> {
@@ -60,6 +70,20 @@ impl Records {
         }
         let assignment = self.read_assignment().await?;
         Ok(GroupView { members, assignment })
+    }
+
+    /// Whether this version can read what the group's members have written.
+    pub(crate) async fn check(&self) -> Result<(), Error> {
+        for entry in self.bucket.list(&self.keys.members()).await? {
+            if let Some(value) = entry.value {
+                decode::<MemberRecord>(&entry.key, &value)?;
+            }
+        }
+        let key = self.keys.assignment();
+        if let Some(value) = self.bucket.read(&key).await?.value {
+            decode::<AssignmentRecord>(&key, &value)?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn read_assignment(&self) -> Result<Entry<AssignmentRecord>, Fault> {
@@ -107,7 +131,20 @@ impl Records {
         record: &ProgressRecord,
         expected: Revision,
     ) -> Result<Revision, WriteFault> {
-        self.write(&self.keys.progress(partition), record, expected).await
+        let key = self.keys.progress(partition);
+        let limit = self.bucket.largest_value();
+        let value = encode(record);
+        if value.len() <= limit {
+            return self.bucket.write(&key, value, expected).await;
+        }
+        let (fitting, size) = (fitting(record.clone(), limit), value.len());
+        tracing::warn!(
+            key,
+            size,
+            limit,
+            "progress does not fit into a message: some of what is finished is not saved and would be repeated by the next owner"
+        );
+        self.bucket.write(&key, encode(&fitting), expected).await
     }
 
     /// Watches the group for ever. What cannot be read is logged and left out: the reads from the leader report it.
@@ -117,10 +154,11 @@ impl Records {
             WatchScope::AllMembers => patterns.push(self.keys.members()),
             WatchScope::Members(ids) => patterns.extend(ids.iter().map(|id| self.keys.member(id))),
         }
-        let on_entry = |entry: RawEntry| match self.seen(&entry) {
-            Ok(Some(seen)) => on_seen(seen),
-            Ok(None) => {}
-            Err(fault) => tracing::warn!(key = entry.key, %fault, "the watch showed a record that cannot be read"),
+        let on_entry = |entry: RawEntry| {
+            // What cannot be read is logged already.
+            if let Ok(Some(seen)) = self.seen(&entry) {
+                on_seen(seen);
+            }
         };
         self.bucket.watch(&patterns, on_entry).await;
     }
@@ -135,9 +173,30 @@ impl Records {
     }
 }
 
+/// As much of a progress record as fits. Of every filter the ranges go that lie highest, and at last the counts of attempts: without
+/// them something is repeated, but without the record its partition could never be handed over.
+fn fitting(mut record: ProgressRecord, limit: usize) -> ProgressRecord {
+    while encode(&record).len() > limit {
+        let longest = record.filters.values_mut().max_by_key(|marks| marks.ranges.len());
+        match longest {
+            Some(marks) if !marks.ranges.is_empty() => marks.ranges.truncate(marks.ranges.len() / 2),
+            _ => {
+                let counts = record.filters.values_mut().map(|marks| &mut marks.attempts);
+                counts.for_each(std::collections::BTreeMap::clear);
+                break;
+            }
+        }
+    }
+    record
+}
+
 pub(crate) fn typed<T: DeserializeOwned>(entry: &RawEntry) -> Result<Entry<T>, Fault> {
     let value = match &entry.value {
-        Some(text) => Some(decode(&entry.key, text).map_err(|error| Fault(error.to_string()))?),
+        Some(text) => Some(decode(&entry.key, text).map_err(|error| {
+            // Nothing that needs this record goes on before somebody sees to it.
+            tracing::warn!(key = entry.key, %error, "a record cannot be read");
+            Fault(error.to_string())
+        })?),
         None => None,
     };
     Ok(Entry {

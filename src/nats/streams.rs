@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamByNameErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{
     Config, Info, RawMessageErrorKind, RetentionPolicy, SubjectTransform as ServerTransform,
 };
@@ -14,7 +14,6 @@ use crate::engine::Retention;
 use crate::error::Error;
 use crate::handler::Message;
 use crate::lanes::Found;
-use crate::names::ConsumerName;
 use crate::partitioning::SubjectTransform;
 
 use super::bucket::chain;
@@ -31,7 +30,7 @@ pub(crate) struct StreamFacts {
 }
 
 impl Nats {
-    fn unsuitable(&self, reason: impl Into<String>) -> Error {
+    pub(super) fn unsuitable(&self, reason: impl Into<String>) -> Error {
         Error::StreamUnsuitable {
             stream: self.stream.to_string(),
             reason: reason.into(),
@@ -67,22 +66,10 @@ impl Nats {
     pub(crate) async fn check_stream(&self, start: StartFrom) -> Result<StreamFacts, Error> {
         let info = self.stream_info().await?;
         let config = &info.config;
-        if config.mirror.is_some() {
-            return Err(self.unsuitable(
-                "it is a mirror, and acks on a mirror do not reach its origin; use the stream that it mirrors",
-            ));
-        }
+        let retention = self.check_config(config, start)?;
         self.check_subjects(config)?;
-        let retention = match config.retention {
-            RetentionPolicy::Limits => Retention::Limits,
-            RetentionPolicy::WorkQueue => Retention::WorkQueue,
-            RetentionPolicy::Interest => Retention::Interest,
-        };
-        self.check_retention(retention, start)?;
         self.check_transform(&info, start).await?;
-        if retention == Retention::WorkQueue {
-            self.check_overlap().await?;
-        }
+        self.check_consumers(config).await?;
         Ok(StreamFacts {
             retention,
             created: unix_nanos(info.created),
@@ -108,16 +95,17 @@ impl Nats {
         let Some(message) = self.bounded(what, read).await? else {
             return Ok(Found::Gone);
         };
-        let Some(resolved) = self.strategy.resolve(&message.subject) else {
-            // Another stream's message under the same sequence.
-            return Ok(Found::Gone);
-        };
+        // One of another stream that bears the same sequence is told by its time.
+        let resolved = self.strategy.resolve(&message.subject);
+        let stray = resolved.is_none();
+        let subject = resolved.map_or_else(|| message.subject.to_string(), |resolved| resolved.subject);
         Ok(Found::Message {
             time: unix_nanos(message.time),
             message: Arc::new(Message {
-                subject: resolved.subject.into(),
+                subject: subject.into(),
                 payload: message.payload,
                 headers: message.headers,
+                stray,
             }),
         })
     }
@@ -134,6 +122,33 @@ impl Nats {
             }
         }
         Ok(())
+    }
+
+    /// What can be said of a stream from its configuration alone, be it there or to be made.
+    fn check_config(&self, config: &Config, start: StartFrom) -> Result<Retention, Error> {
+        if config.mirror.is_some() {
+            return Err(self.unsuitable(
+                "it is a mirror, and acks on a mirror do not reach its origin; use the stream that it mirrors",
+            ));
+        }
+        let retention = match config.retention {
+            RetentionPolicy::Limits => Retention::Limits,
+            RetentionPolicy::WorkQueue => Retention::WorkQueue,
+            RetentionPolicy::Interest => Retention::Interest,
+        };
+        self.check_retention(retention, start)?;
+        let limit = config
+            .consumer_limits
+            .as_ref()
+            .map_or(0, |limits| limits.max_ack_pending);
+        if limit > 0 && limit < self.max_ack_pending {
+            return Err(self.unsuitable(format!(
+                "its consumer limits allow {limit} unacked messages per consumer, and this member may have {}, which is twice \
+                 max_held_per_partition and max_parked; raise the stream's consumer_limits.max_ack_pending or lower these settings",
+                self.max_ack_pending
+            )));
+        }
+        Ok(retention)
     }
 
     fn check_retention(&self, retention: Retention, start: StartFrom) -> Result<(), Error> {
@@ -203,49 +218,6 @@ impl Nats {
         )))
     }
 
-    /// On a work-queue stream a filter belongs to one consumer: who has ours?
-    async fn check_overlap(&self) -> Result<(), Error> {
-        let stream = self.stream_handle().await?;
-        let mut consumers = stream.consumers();
-        let what = || format!("listing the consumers of the stream {}", self.stream);
-        while let Some(info) = consumers
-            .try_next()
-            .await
-            .map_err(|error| no_answer(what(), chain(&error)))?
-        {
-            let ours = ConsumerName::parse(&info.name).is_some_and(|name| name.group == self.group);
-            if ours {
-                continue;
-            }
-            let mut filters = info.config.filter_subjects.clone();
-            filters.push(info.config.filter_subject.clone());
-            filters.retain(|filter| !filter.is_empty());
-            if filters.is_empty() {
-                filters.push(">".to_owned());
-            }
-            if let Some(taken) = filters.iter().find(|filter| self.wants_any_of(filter)) {
-                return Err(self.unsuitable(format!(
-                    "it has work-queue retention, where a subject belongs to one consumer, and the consumer {} has {taken} \
-                     already; use another stream, or limits or interest retention, for a second group",
-                    info.name
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    fn wants_any_of(&self, filter: &str) -> bool {
-        if self.strategy.needs_discovery() {
-            return overlaps(filter, self.strategy.pattern().as_str());
-        }
-        let mut filters = self
-            .strategy
-            .partitions()
-            .iter()
-            .filter_map(|p| self.strategy.fixed_filter(p));
-        filters.any(|own| overlaps(filter, &own))
-    }
-
     /// Checks that dead letters have a place to go to, or can get one. Changes nothing.
     pub(crate) async fn check_dead_letters(&self, letters: &DeadLetterSettings) -> Result<(), Error> {
         let subject = format!("{}.>", letters.prefix);
@@ -260,13 +232,28 @@ impl Nats {
             )));
         }
         match self.info_of(&letters.stream).await {
+            Ok(info) if info.config.retention == RetentionPolicy::Interest => Err(unsuitable(
+                "it has interest retention, so that a dead letter would be gone as soon as it is stored unless somebody \
+                 consumes it; use another retention"
+                    .to_owned(),
+            )),
             Ok(info) if info.config.subjects.iter().any(|wider| covers(wider, &subject)) => Ok(()),
             Ok(info) => Err(Error::StreamDoesNotCover {
                 stream: letters.stream.clone(),
                 subject,
                 found: info.config.subjects,
             }),
-            Err(Error::StreamMissing { .. }) if letters.create_with_replicas.is_some() => Ok(()),
+            Err(Error::StreamMissing { .. }) if letters.create_with_replicas.is_some() => {
+                let taken = self.context.stream_by_subject(subject.as_str()).await;
+                match taken {
+                    Ok(other) => Err(unsuitable(format!(
+                        "it would be created, but the stream {other} takes {subject} already; name that one as \
+                         dead_letters.stream, or use another dead_letters.prefix"
+                    ))),
+                    Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Ok(()),
+                    Err(error) => Err(no_answer(format!("asking who takes {subject}"), chain(&error))),
+                }
+            }
             Err(error) => Err(error),
         }
     }
@@ -291,7 +278,7 @@ impl Nats {
     /// Creates the stream if it is not there. One that is there is only checked.
     ///
     /// `template` says everything but name, subjects and transform.
-    pub(crate) async fn provision_stream(&self, template: Config) -> Result<(), Error> {
+    pub(crate) async fn provision_stream(&self, template: Config, start: StartFrom) -> Result<(), Error> {
         match self.stream_info().await {
             Ok(_) => return Ok(()),
             Err(Error::StreamMissing { .. }) => {}
@@ -308,13 +295,15 @@ impl Nats {
             source: transform.source,
             destination: transform.destination,
         });
-        self.create_stream(Config {
+        let config = Config {
             name: self.stream.to_string(),
             subjects,
             subject_transform: transform,
             ..template
-        })
-        .await
+        };
+        self.check_config(&config, start)?;
+        self.check_room(&config, 0)?;
+        self.create_stream(config).await
     }
 
     async fn create_stream(&self, config: Config) -> Result<(), Error> {
@@ -346,7 +335,7 @@ fn covers(wide: &str, narrow: &str) -> bool {
 }
 
 /// Whether a subject exists that both filters match.
-fn overlaps(one: &str, other: &str) -> bool {
+pub(super) fn overlaps(one: &str, other: &str) -> bool {
     let (mut one, mut other) = (one.split('.'), other.split('.'));
     loop {
         match (one.next(), other.next()) {

@@ -11,9 +11,11 @@
 //! | `t25_dead_letters` | messages that are given up |
 //! | `t30_handover` | graceful moves: join under load, leave |
 //! | `t40_crash` | members that are killed |
+//! | `t45_poison` | messages that kill whatever process runs them |
 //! | `t50_freeze` | members that are frozen, and what they can do when they wake |
 //! | `t60_consumers` | consumers that lose deliveries, vanish, or are contested |
 //! | `t70_bad_input` | what does not fit is refused before anything is created |
+//! | `t71_unfit` | streams and buckets that would fail a group later are refused at once |
 //! | `t80_server` | a server that restarts, loses replies, or is out of reach |
 //! | `t90_mixed` | all of it at once, in an order that a seed decides |
 //! | `t90_regressions` | faults that were found by trying to break members |
@@ -30,9 +32,11 @@ mod t20_delivery;
 mod t25_dead_letters;
 mod t30_handover;
 mod t40_crash;
+mod t45_poison;
 mod t50_freeze;
 mod t60_consumers;
 mod t70_bad_input;
+mod t71_unfit;
 mod t80_server;
 mod t90_mixed;
 mod t90_regressions;

@@ -172,3 +172,35 @@ async fn a_replayed_dead_letter_is_a_new_message_of_its_key() {
     .await;
     world.all_acked().await;
 }
+
+#[tokio::test]
+async fn a_group_lists_and_replays_its_own_dead_letters_whatever_else_is_stored_beside_them() {
+    let mut world = world(Kind::Transformed, Limits).await;
+    let other = world.setup.group_named(&format!("{}-other", world.setup.name));
+    let other = other.with_settings(group(&world).settings().clone()).unwrap();
+    let client = world.client.clone();
+    join(&mut world, "a").await;
+    let handler = |_: jetring::Delivery| async { Err(Failure::reject("not here")) };
+    let member = other.join(&client, "a", handler).await.unwrap();
+    let foreign = format!("{}.anything", dead(&world));
+    let stored = world.jetstream.publish(foreign, "foreign".into()).await.unwrap();
+    stored.await.unwrap();
+    world.publish("good").await;
+    let bad = publish_bad(&world, "k", "reject").await;
+    let letters = other.dead_letters(&client).unwrap();
+    eventually("the other group has given up both", async || {
+        let found = letters.list(1, usize::MAX).await.unwrap();
+        if found.len() == 2 { Ok(()) } else { Err(found.len()) }
+    })
+    .await;
+    let own = group(&world).dead_letters(&client).unwrap();
+    eventually("this group lists its only one", async || {
+        let found = own.list(1, usize::MAX).await.unwrap();
+        let sequences: Vec<u64> = found.iter().map(|letter| letter.origin.sequence).collect();
+        if sequences == [bad] { Ok(()) } else { Err(sequences) }
+    })
+    .await;
+    member.leave().await.unwrap();
+    assert_eq!(own.replay_all(None).await.unwrap(), 1);
+    assert_eq!(letters.list(1, usize::MAX).await.unwrap().len(), 2);
+}

@@ -149,7 +149,11 @@ fn without_claim_and_consumers_nothing_is_waited_for() {
 #[test]
 fn without_a_claim_but_with_a_consumer_of_the_partition_a_full_session_timeout_is_waited() {
     let mut rig = Rig::new();
-    let position = Position { ack_floor: 7, start: 1 };
+    let position = Position {
+        ack_floor: 7,
+        start: 1,
+        delivered: 7,
+    };
     rig.server.consumers.insert(consumer(P, BUCKET_CREATED + 500), position);
     start(&mut rig);
     rig.advance(millis(3_950));
@@ -162,7 +166,11 @@ fn without_a_claim_but_with_a_consumer_of_the_partition_a_full_session_timeout_i
 #[test]
 fn consumers_from_before_the_bucket_make_every_absent_claim_wait() {
     let mut rig = Rig::new();
-    let position = Position { ack_floor: 7, start: 1 };
+    let position = Position {
+        ack_floor: 7,
+        start: 1,
+        delivered: 7,
+    };
     rig.server
         .consumers
         .insert(consumer(Partition(3), BUCKET_CREATED - 500), position);
@@ -179,7 +187,11 @@ fn members_that_start_together_do_not_wait_for_each_others_consumers() {
     rig.peer("b", 0);
     rig.server
         .put_claim(Partition(3), Some(claim("b", "b-1", ClaimState::Held)));
-    let position = Position { ack_floor: 0, start: 1 };
+    let position = Position {
+        ack_floor: 0,
+        start: 1,
+        delivered: 0,
+    };
     rig.server
         .consumers
         .insert(consumer(Partition(3), BUCKET_CREATED + 5), position);
@@ -385,6 +397,32 @@ fn a_hint_from_a_bucket_that_is_no_more_is_overruled_by_the_leader() {
     rig.server.put_claim(P, Some(claim("b", "b-1", ClaimState::Released)));
     rig.advance(seconds(1));
     assert!(holds(&rig));
+}
+
+#[test]
+fn a_claim_won_in_a_younger_bucket_is_not_served_with_a_token_of_the_old_one() {
+    let mut rig = held_by_b();
+    start(&mut rig);
+    rig.advance(seconds(2));
+    // The bucket is deleted, and made again by somebody else, before the next heartbeat notices.
+    rig.server.revision = 0;
+    rig.server.members.clear();
+    rig.server.claims.clear();
+    rig.server.put_claim(P, Some(claim("z", "z-1", ClaimState::Released)));
+    rig.step(Event::Seen(Seen::Member(
+        id("b"),
+        Entry {
+            value: None,
+            revision: Revision(5_000),
+        },
+    )));
+    rig.advance(seconds(2));
+    let opened = |command: &Command| matches!(command, Command::Open { .. });
+    let first = rig.log.iter().position(|(_, command)| opened(command)).unwrap();
+    let rejoined = rig.log.iter().position(
+        |(_, command)| matches!(command, Command::Notify(Change::Joined { incarnation }) if incarnation.0 == "seed-2"),
+    );
+    assert!(rejoined.unwrap() < first);
 }
 
 #[test]

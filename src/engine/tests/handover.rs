@@ -88,6 +88,16 @@ fn reopen(rig: &mut Rig, floor: u64, reason: ReopenReason) {
     rig.step(event);
 }
 
+/// What the lanes have finished; the number of changes is the floor.
+fn checkpoint(floor: u64, urgent: bool) -> Event {
+    Event::Checkpoint {
+        partition: P,
+        marks: finished(floor),
+        changes: floor,
+        urgent,
+    }
+}
+
 #[test]
 fn the_progress_is_saved_and_confirmed_before_the_claim_is_released() {
     let (mut rig, from) = giving();
@@ -217,32 +227,20 @@ fn a_checkpoint_is_saved_one_at_a_time_and_a_failed_one_is_made_up_for() {
     rig.hold = Some(Box::new(saves));
     let from = rig.log.len();
     for floor in [10, 20, 30] {
-        rig.step(Event::Checkpoint {
-            partition: P,
-            marks: finished(floor),
-        });
+        rig.step(checkpoint(floor, false));
     }
     assert_eq!(rig.count_since(from, saves), 1);
     let first = rig.take(saves);
     rig.server.answer(&first);
     rig.lose(&first);
     rig.hold = None;
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(40),
-    });
+    rig.step(checkpoint(40, false));
     rig.run();
     // It conflicted with the first one, which had landed; the next one goes through.
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(50),
-    });
+    rig.step(checkpoint(50, false));
     rig.run();
     assert_eq!(rig.server.progress[&P].value.clone().unwrap().filters, finished(50));
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(50),
-    });
+    rig.step(checkpoint(50, false));
     assert_eq!(rig.waiting, []);
 }
 
@@ -317,10 +315,7 @@ fn a_consumer_that_is_lost_again_and_again_is_not_reopened_hot() {
 #[test]
 fn the_periodic_listing_finds_a_missing_consumer_and_reopens_it_at_what_was_saved() {
     let mut rig = Rig::serving();
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(70),
-    });
+    rig.step(checkpoint(70, false));
     rig.run();
     rig.server.consumers.retain(|name, _| name.partition != P);
     let from = rig.log.len();
@@ -333,9 +328,14 @@ fn the_periodic_listing_finds_a_missing_consumer_and_reopens_it_at_what_was_save
 fn leftover(rig: &mut Rig, token: FencingToken, reopen: u32) -> ConsumerName {
     let group = GroupName::new("g").unwrap();
     let name = ConsumerName::new(&group, P, &filter(P), Epoch { token, reopen });
-    rig.server
-        .consumers
-        .insert(name.clone(), Position { ack_floor: 0, start: 1 });
+    rig.server.consumers.insert(
+        name.clone(),
+        Position {
+            ack_floor: 0,
+            start: 1,
+            delivered: 0,
+        },
+    );
     name
 }
 
@@ -354,6 +354,25 @@ fn the_periodic_listing_sweeps_lower_epochs_once_the_claim_is_confirmed() {
     assert!(!rig.server.consumers.contains_key(&earlier));
     let confirms = |command: &Command| matches!(command, Command::ReadClaim(_, P));
     assert!(rig.order(from, &[&confirms, &deletes]).is_sorted());
+    assert_eq!(rig.serving_count(), 4);
+}
+
+#[test]
+fn the_periodic_listing_leaves_the_predecessor_of_a_filter_that_is_being_opened_alone() {
+    let mut rig = Rig::with(settings(Retention::Interest));
+    let older = leftover(&mut rig, FencingToken(BUCKET_CREATED), 0);
+    rig.server
+        .put_claim(P, Some(super::rig::claim("b", "b-1", ClaimState::Released)));
+    rig.hold = Some(Box::new(|command| matches!(command, Command::InspectConsumer(..))));
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(seconds(30));
+    // An interest stream forgets what no consumer wants, even for a moment.
+    assert!(rig.server.consumers.contains_key(&older));
+    rig.hold = None;
+    rig.run();
+    rig.advance(seconds(1));
+    assert!(!rig.server.consumers.contains_key(&older));
     assert_eq!(rig.serving_count(), 4);
 }
 
@@ -388,7 +407,7 @@ fn a_consumer_that_cannot_be_made_is_not_tried_hot() {
 #[test]
 fn late_answers_to_steps_of_a_tenure_that_is_over_are_ignored() {
     let mut rig = Rig::serving();
-    rig.hold = Some(Box::new(|command| creates(command)));
+    rig.hold = Some(Box::new(creates));
     reopen(&mut rig, 30, ReopenReason::Gap);
     rig.advance(seconds(1));
     let late = rig.take(creates);
@@ -414,4 +433,23 @@ fn filters_found_later_are_opened_from_the_groups_start() {
     rig.run();
     let opened = |command: &Command| matches!(command, Command::Open { filter, marks, .. } if *filter == new && marks.floor.sequence == 0);
     assert_eq!(rig.count_since(from, opened), 1);
+}
+
+#[test]
+fn filters_found_while_their_partition_is_being_opened_are_not_forgotten() {
+    let closes = |command: &Command| matches!(command, Command::WriteProgress(_, P, ..));
+    let mut rig = Rig::new();
+    rig.hold = Some(Box::new(closes));
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(seconds(1));
+    let closing = rig.take(closes);
+    // The listing was made without it, and a stream that does not move is not looked at again.
+    let new = crate::lanes::Filter::new("t.new");
+    rig.step(Event::Discovered(BTreeMap::from([(P, vec![new.clone()])])));
+    rig.hold = None;
+    rig.answer(&closing);
+    rig.run();
+    let opened = |command: &Command| matches!(command, Command::Open { filter, marks, .. } if *filter == new && marks.floor.sequence == 0);
+    assert_eq!(rig.count(opened), 1);
 }

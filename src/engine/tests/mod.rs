@@ -1,6 +1,7 @@
 //! One engine, driven by hand: a test for every rule of membership, assignment and ownership.
 
 mod claims;
+mod deaths;
 mod handover;
 mod lease;
 mod opening;

@@ -82,6 +82,7 @@ fn after_release(retention: Retention) -> Rig {
     let position = Position {
         ack_floor: 50,
         start: 1,
+        delivered: 50,
     };
     rig.server.consumers.insert(name(OLD, 0), position);
     rig
@@ -235,6 +236,7 @@ fn a_token_at_or_above_ones_own_on_a_consumer_is_raised_above_first() {
     let position = Position {
         ack_floor: 55,
         start: 1,
+        delivered: 55,
     };
     rig.server.consumers.insert(name(high, 2), position);
     let rig = rig.started();
@@ -288,6 +290,7 @@ fn an_own_consumer_from_a_half_done_step_is_accepted_if_it_starts_early_enough()
         let found = Position {
             ack_floor: start - 1,
             start,
+            delivered: start - 1,
         };
         rig.server.consumers.insert(spec.name.clone(), found);
         rig.server.names.insert(spec.name.clone());
@@ -321,6 +324,7 @@ fn an_own_consumer_that_starts_too_late_does_not_move_the_position() {
     let found = Position {
         ack_floor: 89,
         start: 90,
+        delivered: 89,
     };
     rig.server.consumers.insert(spec.name.clone(), found);
     rig.server.names.insert(spec.name.clone());
@@ -341,7 +345,11 @@ fn an_overlap_with_ones_own_past_is_swept_and_tried_again() {
     let create = rig.take(creates);
     rig.hold = None;
     // A zombie's late create.
-    let position = Position { ack_floor: 0, start: 1 };
+    let position = Position {
+        ack_floor: 0,
+        start: 1,
+        delivered: 0,
+    };
     rig.server.consumers.insert(name(OLD, 0), position);
     rig.answer(&create);
     rig.run();
@@ -355,7 +363,7 @@ fn an_overlap_with_a_stranger_is_reported_and_nothing_of_it_is_deleted() {
     let mut rig = Rig::with(settings(Retention::WorkQueue));
     rig.faults = Some(Box::new(|command| {
         let overlap = CreateFault::Overlap("taken by the consumer other_group".to_owned());
-        creates(command).then(|| Reply::Created(Err(overlap)))
+        creates(command).then_some(Reply::Created(Err(overlap)))
     }));
     rig.step(Event::Start);
     rig.run();
@@ -375,7 +383,11 @@ fn an_overlap_with_a_higher_epoch_deletes_nothing() {
     rig.advance(millis(500));
     let create = rig.take(creates);
     rig.hold = None;
-    let position = Position { ack_floor: 0, start: 1 };
+    let position = Position {
+        ack_floor: 0,
+        start: 1,
+        delivered: 0,
+    };
     rig.server.consumers.insert(name(BUCKET_CREATED + 900_000, 0), position);
     rig.answer(&create);
     rig.run();
@@ -415,6 +427,7 @@ fn an_answer_about_an_old_consumer_is_not_taken_for_one_about_the_own() {
     let position = Position {
         ack_floor: 20,
         start: 1,
+        delivered: 20,
     };
     rig.server.consumers.insert(second.clone(), position);
     let inspects = |command: &Command| of_p(command) && matches!(command, Command::InspectConsumer(..));
@@ -435,6 +448,7 @@ fn an_answer_about_an_old_consumer_is_not_taken_for_one_about_the_own() {
     let found = Position {
         ack_floor: 79,
         start: 80,
+        delivered: 79,
     };
     rig.server.consumers.insert(spec.name.clone(), found);
     rig.server.names.insert(spec.name.clone());
@@ -499,6 +513,7 @@ fn a_listing_asked_for_before_the_win_is_not_used_after_it() {
     let position = Position {
         ack_floor: 50,
         start: 1,
+        delivered: 50,
     };
     rig.server.consumers.insert(name(OLD, 0), position);
     rig.server.put_assignment(assignment(3, &["a", "b", "b", "b"]));

@@ -83,7 +83,7 @@ fn whatever_conflicts_is_not_tried_hot_and_is_mended_afterwards() {
     for kind_refused in ["WriteMember", "WriteAssignment", "WriteClaim", "WriteProgress"] {
         let mut rig = Rig::new();
         rig.faults = Some(Box::new(move |command| {
-            (kind(command) == kind_refused).then(|| Reply::Written(Err(WriteFault::Conflict)))
+            (kind(command) == kind_refused).then_some(Reply::Written(Err(WriteFault::Conflict)))
         }));
         rig.step(Event::Start);
         rig.run();

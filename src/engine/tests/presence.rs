@@ -78,6 +78,27 @@ fn a_silent_predecessor_is_waited_for_then_buried_and_replaced() {
 }
 
 #[test]
+fn a_predecessor_that_cannot_be_read_any_more_makes_the_member_prepare_anew() {
+    let mut rig = Rig::new();
+    rig.server
+        .put_member(&id("a"), Some(record("old-1", 1, MemberState::Active)));
+    rig.step(Event::Start);
+    rig.run();
+    // The bucket is gone: reads fail until somebody makes it again.
+    rig.faults = Some(Box::new(|command| {
+        let fault = crate::engine::Fault("there is no bucket".to_owned());
+        matches!(command, Command::ReadMember(..)).then(|| Reply::Member(Err(fault)))
+    }));
+    rig.advance(seconds(9));
+    let prepared = rig.count(|command| matches!(command, Command::Prepare(_)));
+    assert!(prepared > 1, "{prepared}");
+    rig.server.members.clear();
+    rig.faults = None;
+    rig.advance(seconds(1));
+    assert_eq!(rig.engine.phase(), MemberPhase::Active);
+}
+
+#[test]
 fn another_process_with_a_seed_that_begins_alike_is_not_ones_own_past() {
     let mut rig = Rig::new();
     rig.server
@@ -209,6 +230,29 @@ fn a_leaving_member_waits_for_the_plan_hands_over_and_goes_only_then() {
     assert_eq!(stop(&rig), Some(Stop::Left));
 }
 
+#[test]
+fn a_leaver_takes_nothing_that_is_assigned_to_it_meanwhile() {
+    let mut rig = Rig::new();
+    rig.peer("b", 0);
+    let mut rig = rig_with_all(rig);
+    rig.hold = Some(Box::new(|command| matches!(command, Command::PurgeMember(..))));
+    rig.step(Event::Leave);
+    rig.server
+        .put_assignment(super::rig::assignment(9, &["b", "b", "b", "b"]));
+    rig.run();
+    rig.advance(millis(100));
+    assert_eq!(rig.serving_count(), 0);
+    // A plan made before its leaving was known gives it something back, while its purge is on its way.
+    rig.server
+        .put_assignment(super::rig::assignment(10, &["a", "a", "b", "b"]));
+    rig.run();
+    rig.advance(seconds(1));
+    assert_eq!(rig.serving_count(), 0);
+    rig.hold = None;
+    rig.run();
+    assert_eq!(stop(&rig), Some(Stop::Left));
+}
+
 /// `a` with all partitions although `b` is there, and `b` would be the planner.
 fn rig_with_all(mut rig: Rig) -> Rig {
     rig.server
@@ -250,7 +294,7 @@ fn a_leaver_that_cannot_reach_the_server_ends_with_its_lease() {
             command,
             Command::WriteMember(..) | Command::WriteClaim(..) | Command::WriteProgress(..) | Command::PurgeMember(..)
         );
-        writes.then(|| Reply::Written(Err(fault)))
+        writes.then_some(Reply::Written(Err(fault)))
     }));
     rig.step(Event::Leave);
     rig.run();

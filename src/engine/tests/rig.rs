@@ -86,7 +86,6 @@ pub(super) fn record(incarnation: &str, joined: u64, state: MemberState) -> Memb
         joined: Some(Revision(joined)),
         weight: 1,
         state,
-        survived: None,
         address: String::new(),
         version: "0".to_owned(),
     }

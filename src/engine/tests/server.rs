@@ -120,6 +120,16 @@ impl Server {
         Ok(written)
     }
 
+    /// A record leaves a tombstone, and a tombstone leaves nothing.
+    fn purge_member(&mut self, id: MemberId, expected: Revision) -> Result<Revision, WriteFault> {
+        let found = self.member(&id);
+        if found.value.is_none() && found.revision == expected {
+            self.members.remove(&id);
+            return Ok(expected);
+        }
+        self.write_member(id, None, expected)
+    }
+
     fn write_claim(
         &mut self,
         partition: Partition,
@@ -149,7 +159,7 @@ impl Server {
             Command::WriteMember(_, id, record, expected) => {
                 Reply::Written(self.write_member(id, Some(record), expected))
             }
-            Command::PurgeMember(_, id, expected) => Reply::Written(self.write_member(id, None, expected)),
+            Command::PurgeMember(_, id, expected) => Reply::Written(self.purge_member(id, expected)),
             Command::ReadGroup(_) => Reply::Group(Ok(GroupView {
                 members: self.members.clone(),
                 assignment: read(&self.assignment, &()),
@@ -201,6 +211,7 @@ impl Server {
         let position = Position {
             ack_floor: start.saturating_sub(1),
             start,
+            delivered: start.saturating_sub(1),
         };
         self.consumers.insert(name, position);
         Ok(())
@@ -235,6 +246,8 @@ pub(super) fn ticket(command: &Command) -> Option<Ticket> {
         | Command::Open { .. }
         | Command::Reopen { .. }
         | Command::Truncate(..)
+        | Command::Recorded(..)
+        | Command::Absolve(..)
         | Command::Drain(_)
         | Command::CancelHandlers(_)
         | Command::Close(..)

@@ -153,3 +153,53 @@ fn the_three_oldest_watch_everybody_and_everybody_watches_them() {
     }
     assert_eq!(scope(&rig), Some(WatchScope::AllMembers));
 }
+
+#[test]
+fn many_that_died_together_are_given_up_together() {
+    let mut rig = Rig::new();
+    let names: Vec<String> = (0..30).map(|number| format!("old-{number:02}")).collect();
+    for (name, age) in names.iter().zip(1..) {
+        rig.peer(name, age);
+    }
+    rig.beating.clear();
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(millis(3_900));
+    let dead = |change: &Change| matches!(change, Change::DeclaredDead { .. });
+    assert!(!rig.told(dead));
+    rig.advance(millis(600));
+    let buried = rig.count(|command| matches!(command, Command::Notify(change) if dead(change)));
+    assert_eq!(buried, 30);
+    rig.advance(seconds(1));
+    assert_eq!(rig.serving_count(), 4);
+}
+
+#[test]
+fn what_is_left_of_members_that_are_gone_is_removed_in_the_end_by_the_oldest() {
+    let purges = |command: &Command| matches!(command, Command::PurgeMember(_, member, _) if *member != id("a"));
+    for oldest in [true, false] {
+        let mut rig = Rig::new();
+        if !oldest {
+            rig.peer("b", 1);
+        }
+        rig.server
+            .put_member(&id("dead"), Some(record("dead-1", 1, MemberState::Dead)));
+        rig.server
+            .put_member(&id("left"), Some(record("left-1", 1, MemberState::Leaving)));
+        rig.server.put_member(&id("left"), None);
+        rig.step(Event::Start);
+        rig.run();
+        // Ten session timeouts, and the listing after them.
+        rig.advance(seconds(39));
+        assert_eq!(rig.count(purges), 0);
+        rig.advance(seconds(61));
+        if oldest {
+            // The dead one is written over by a tombstone first, which is kept for as long.
+            assert_eq!(rig.count(purges), 3);
+            let left: Vec<_> = rig.server.members.keys().cloned().collect();
+            assert_eq!(left, [id("a")]);
+        } else {
+            assert_eq!(rig.count(purges), 0);
+        }
+    }
+}

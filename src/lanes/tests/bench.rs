@@ -21,6 +21,8 @@ pub(super) fn settings() -> Settings {
         lane_depth: number(10),
         max_parked: number(1000),
         max_ranges: number(1000),
+        // Most tests are about bounds and look at full pulls; what idle filters ask for has tests of its own.
+        idle_pull: number(100_000),
         several_filters: false,
         ack_wait: Duration::from_secs(30),
         retry: Retry {
@@ -28,6 +30,8 @@ pub(super) fn settings() -> Settings {
             max: Duration::from_secs(1),
             max_attempts: None,
         },
+        max_kills: NonZeroU32::new(3).unwrap(),
+        dead_letter_killers: false,
     }
 }
 
@@ -265,6 +269,21 @@ impl Bench {
             Action::Ended { token, .. } => Some(*token),
             _ => None,
         })
+    }
+
+    /// The partitions whose record is asked for.
+    pub(super) fn records(&mut self) -> Vec<Partition> {
+        self.take(|action| match action {
+            Action::Record { partition } => Some(*partition),
+            _ => None,
+        })
+    }
+
+    /// The record of the partition is written as it is now.
+    pub(super) fn recorded(&mut self) -> Marks {
+        let changes = self.lanes.changes(P);
+        self.lanes.recorded(P, self.epoch.token, changes);
+        self.marks()
     }
 
     pub(super) fn marks(&self) -> Marks {

@@ -2,6 +2,7 @@
 
 mod audit;
 mod bench;
+mod care;
 mod check;
 mod floor;
 mod gap;

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, P, delivered, epoch, filter, settings};
 use crate::ids::Partition;
-use crate::lanes::{Filter, Lanes, Marks, Outcome};
+use crate::lanes::{Lanes, Marks, Outcome};
 use std::num::NonZeroUsize;
 
 #[test]
@@ -103,26 +103,4 @@ fn status_names_the_key_with_the_most_messages() {
     }
     let deepest = bench.lanes.partition_status(P).unwrap().deepest.unwrap();
     assert_eq!((deepest.key.as_ref(), deepest.depth), ("hot", 3));
-}
-
-#[test]
-fn a_suspected_filter_runs_one_message_and_the_member_nothing_else() {
-    let mut bench = Bench::new(settings());
-    let other: Filter = "orders.other".into();
-    bench.lanes.open(P, other.clone(), epoch(1, 0), Marks::default());
-    bench.deliver(1, "a");
-    bench.deliver(2, "b");
-    bench
-        .lanes
-        .deliver(bench.now, P, &other, epoch(1, 0), delivered(1, 3, "c"));
-    assert!(bench.lanes.dispatch_alone(P, &other));
-    assert!(!bench.lanes.dispatch_alone(P, &filter()), "one runs");
-    assert_eq!(
-        bench.start().iter().map(|run| run.stream_sequence).collect::<Vec<_>>(),
-        [3, 1, 2]
-    );
-    for sequence in [1, 2, 3] {
-        bench.end(sequence, Outcome::Success);
-    }
-    assert!(!bench.lanes.dispatch_alone(P, &other), "nothing is left of it");
 }

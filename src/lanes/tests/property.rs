@@ -29,6 +29,7 @@ fn work() -> impl Strategy<Value = Step> {
         3 => any::<u8>().prop_map(|which| Step::Read { which }),
         1 => (0..20_000u16).prop_map(|millis| Step::Tick { millis }),
         1 => any::<u8>().prop_map(|partition| Step::Checkpoint { partition }),
+        3 => any::<u8>().prop_map(|which| Step::Record { which }),
     ]
 }
 
@@ -43,6 +44,7 @@ fn trouble() -> impl Strategy<Value = Step> {
         4 => (any::<u8>(), ending).prop_map(|(which, outcome)| Step::End { which, outcome }),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(which, stored)| Step::Letter { which, stored }),
         2 => any::<u8>().prop_map(|which| Step::Read { which }),
+        2 => any::<u8>().prop_map(|which| Step::Record { which }),
         2 => (0..1000u16).prop_map(|millis| Step::Tick { millis }),
         1 => any::<u8>().prop_map(|which| Step::Purge { which }),
     ]
@@ -75,6 +77,17 @@ fn failure() -> impl Strategy<Value = Step> {
     prop_oneof![
         2 => fence(),
         1 => any::<u8>().prop_map(|member| Step::Crash { member }),
+    ]
+}
+
+/// Members die often, with whatever they run.
+fn deadly() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        40 => work(),
+        1 => network(),
+        1 => stop(),
+        1 => fence(),
+        4 => any::<u8>().prop_map(|member| Step::Crash { member }),
     ]
 }
 
@@ -154,20 +167,37 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(config())]
+
+    /// The small world checks at every start what the records say, see `check_care`.
+    #[test]
+    fn what_may_have_killed_is_recorded_first_and_a_suspect_runs_alone(
+        steps in steps(deadly()),
+        work_queue: bool,
+    ) {
+        play(&steps, work_queue);
+    }
+}
+
 /// Histories that never spill anything would say nothing about spilling.
 #[test]
 fn the_histories_reach_everything_there_is() {
     let mut runner = TestRunner::deterministic();
     let everything = steps(prop_oneof![60 => work(), 6 => network(), 1 => stop(), 1 => failure()]);
-    let spilling = steps(trouble());
+    let (spilling, deadly) = (steps(trouble()), steps(deadly()));
     let mut asked = BTreeMap::new();
     for _ in 0..60 {
         let everything = everything.new_tree(&mut runner).unwrap().current();
         let spilling = spilling.new_tree(&mut runner).unwrap().current();
-        for (kind, times) in [everything, spilling].iter().flat_map(|steps| play(steps, false).asked) {
+        let deadly = deadly.new_tree(&mut runner).unwrap().current();
+        for (kind, times) in [everything, spilling, deadly]
+            .iter()
+            .flat_map(|steps| play(steps, false).asked)
+        {
             *asked.entry(kind).or_insert(0) += times;
         }
     }
     let rare: Vec<_> = asked.iter().filter(|(_, times)| **times < 5).collect();
-    assert!(asked.len() == 15 && rare.is_empty(), "{asked:?}");
+    assert!(asked.len() == 17 && rare.is_empty(), "{asked:?}");
 }

@@ -167,27 +167,6 @@ fn a_key_whose_dead_letter_cannot_be_stored_is_parked_and_says_so_once() {
 }
 
 #[test]
-fn a_key_can_be_parked_without_a_dead_letter() {
-    let mut bench = Bench::new(with_max_attempts(1));
-    for (sequence, key) in [(1, "a"), (2, "a"), (3, "b")] {
-        bench.deliver(sequence, key);
-    }
-    bench.started();
-    let error = "killed three members".to_owned();
-    bench.end(1, Outcome::Park { error });
-    let parked = parked(&mut bench).remove(0);
-    assert_eq!((parked.key.as_ref(), parked.store_error), ("a", None));
-    bench.end(3, Outcome::Success);
-    bench.advance(1_000_000);
-    assert_eq!(bench.started(), [0; 0]);
-    assert_eq!(letters(&mut bench), []);
-    assert_eq!(bench.lanes.partition_status(P).unwrap().parked.len(), 1);
-    bench.lanes.stop(P);
-    let marks = bench.drained().remove(0);
-    assert_eq!((marks.floor.sequence, marks.attempts.len()), (0, 0));
-}
-
-#[test]
 fn a_dead_letter_ends_the_latest_delivery() {
     let mut bench = Bench::new(settings());
     bench.deliver(1, "a");

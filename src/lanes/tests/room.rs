@@ -217,3 +217,45 @@ fn a_message_larger_than_the_request_is_asked_for_with_more_and_at_last_alone() 
     bench.run_all();
     assert_eq!(bench.pulls_with_bytes(), [(100, Some(16_000))]);
 }
+
+fn idle(pull: usize) -> Settings {
+    let mut settings = bounds(100, 1000);
+    settings.idle_pull = NonZeroUsize::new(pull).unwrap();
+    settings
+}
+
+#[test]
+fn asks_for_little_while_nothing_comes_and_for_more_with_everything_that_does() {
+    let mut bench = Bench::new(idle(8));
+    assert_eq!(bench.pulls(), [8]);
+    let mut asked = 8;
+    let mut sequence = 0;
+    for _ in 0..6 {
+        for _ in 0..std::mem::take(&mut asked) {
+            sequence += 1;
+            bench.deliver(sequence, "key");
+            let started = bench.started();
+            started
+                .iter()
+                .for_each(|&sequence| bench.end(sequence, Outcome::Success));
+            asked += bench.pulls().iter().sum::<usize>();
+        }
+    }
+    assert!(asked > 50, "six rounds on, it asks for {asked}");
+    let filter = filter();
+    bench.lanes.pull_ended(P, &filter, epoch(1, 0), unused(1));
+    bench.lanes.pulls_lost(P, &filter, epoch(1, 0));
+    assert_eq!(bench.pulls(), [8], "a request that expired shows that nothing comes");
+}
+
+#[test]
+fn hundreds_of_idle_filters_leave_room_for_a_new_one() {
+    let mut settings = idle(8);
+    settings.several_filters = true;
+    settings.max_held_total = NonZeroUsize::new(8192).unwrap();
+    let mut lanes: Lanes<u64> = Lanes::new(settings, 1);
+    for number in 0..300 {
+        open(&mut lanes, number % 32, &format!("t.{number}"));
+        assert_eq!(pulls(&mut lanes).len(), 1, "filter {number} is asked for at once");
+    }
+}

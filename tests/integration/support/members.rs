@@ -149,6 +149,7 @@ impl World {
             held_key: None,
             gate: self.folder.path().join(format!("gate-{id}")),
             pace: Duration::ZERO,
+            dies_after: Duration::ZERO,
         };
         adapt(&mut spec);
         let process = MemberProcess::spawn(spec);
@@ -160,6 +161,16 @@ impl World {
         let mut process = self.members.processes.remove(id).unwrap();
         process.kill();
         self.journal.write(process.life(), What::Died);
+    }
+
+    /// What a supervisor does: starts a member's process again if it has ended by itself. Whether it had.
+    pub(crate) fn restart_dead(&mut self, id: &str, adapt: impl FnOnce(&mut Spec)) -> bool {
+        let over = self.process(id).is_over();
+        if over {
+            self.kill(id);
+            self.spawn_with(id, adapt);
+        }
+        over
     }
 
     pub(crate) fn process(&mut self, id: &str) -> &mut MemberProcess {

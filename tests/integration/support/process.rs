@@ -1,21 +1,27 @@
 //! A member in a process of its own, which can be killed and frozen: this test binary, run again.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jetring::Status;
 use jetring::testing::Process;
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
-use super::journal::{Journal, Life};
+use super::journal::{Journal, Life, What};
 use super::members::{Recorder, work};
 use super::{DEADLINE, Setup};
 
 /// Holds the [`Spec`] of the member that this process is to be.
 const SPEC: &str = "JETRING_INTEGRATION_MEMBER";
+
+/// The body of a message that aborts whatever process runs it.
+pub(crate) const POISON: &str = "poison";
 
 /// How many handlers of a process can be about to start at the same moment.
 pub(crate) const THREADS: usize = 2;
@@ -33,6 +39,8 @@ pub(crate) struct Spec {
     pub(crate) gate: PathBuf,
     /// How long every handler takes.
     pub(crate) pace: Duration,
+    /// How long a message with the body [`POISON`] runs before it aborts the process.
+    pub(crate) dies_after: Duration,
 }
 
 /// A member's process.
@@ -76,6 +84,11 @@ impl MemberProcess {
         self.process.kill().unwrap();
     }
 
+    /// Whether the process has ended by itself.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
     pub(crate) async fn leave(mut self) {
         self.process.terminate().unwrap();
         let status = self.process.wait(DEADLINE).await.unwrap();
@@ -106,6 +119,10 @@ async fn run(spec: Spec) {
     let work = work(move |delivery| {
         let spec = spec.clone();
         async move {
+            if delivery.payload() == POISON {
+                tokio::time::sleep(spec.dies_after).await;
+                std::process::abort();
+            }
             let held = spec.held_key.as_deref() == Some(delivery.key());
             while held && !spec.gate.exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -116,10 +133,25 @@ async fn run(spec: Spec) {
             Ok(())
         }
     });
-    let recorder = Recorder::new(journal, life, work);
+    let recorder = Recorder::new(journal.clone(), life.clone(), work);
     let member = recorder.listen(group).join(&client, id, recorder).await.unwrap();
+    tokio::spawn(tell_parked(member.watch(), journal, life));
     let terminated = async {
         terminate.recv().await;
     };
     member.run_until(terminated).await.unwrap();
+}
+
+/// Writes into the journal which keys the member says are parked, as if it were a change.
+async fn tell_parked(mut status: watch::Receiver<Status>, journal: Arc<Journal>, life: Life) {
+    let mut told = BTreeSet::new();
+    while status.changed().await.is_ok() {
+        let partitions = status.borrow_and_update().lanes.partitions.clone();
+        for parked in partitions.into_iter().flat_map(|partition| partition.parked) {
+            if told.insert(parked.stream_sequence) {
+                let (key, sequence, error) = (parked.key, parked.stream_sequence, parked.error);
+                journal.write(&life, What::Changed(format!("Parked {key} {sequence}: {error}")));
+            }
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use async_nats::jetstream::kv::Store;
 use futures_util::TryStreamExt;
 use jetring::ids::Revision;
+use jetring::lanes::{Death, Marks};
 use jetring::names::ConsumerName;
 use jetring::records::{AssignmentRecord, ClaimRecord, ClaimState, Keys, MemberRecord, ProgressRecord, decode};
 use jetring::{FencingToken, MemberId, Partition};
@@ -76,22 +77,31 @@ impl World {
         claims
     }
 
-    /// The highest sequence that any progress record holds as finished, in a floor or in a range.
-    pub(crate) async fn highest_saved(&self) -> u64 {
-        let mut highest = 0;
+    /// What the progress records say of every filter.
+    pub(crate) async fn marks(&self) -> Vec<Marks> {
+        let mut marks = Vec::new();
         let Some(bucket) = self.bucket().await else {
-            return highest;
+            return marks;
         };
         for index in 0..u16::try_from(self.setup.partitions).unwrap() {
             let key = self.keys().progress(Partition(index));
             if let Some((record, _)) = self.record::<ProgressRecord>(&bucket, &key).await {
-                for marks in record.filters.values() {
-                    let ranges = marks.ranges.iter().map(|range| range.high);
-                    highest = ranges.chain([highest, marks.floor.sequence]).max().unwrap();
-                }
+                marks.extend(record.filters.into_values());
             }
         }
-        highest
+        marks
+    }
+
+    /// The highest sequence that any progress record holds as finished, in a floor or in a range.
+    pub(crate) async fn highest_saved(&self) -> u64 {
+        let marks = self.marks().await;
+        marks.iter().map(Marks::highest).max().unwrap_or(0)
+    }
+
+    /// The deaths of unfinished messages in the progress records.
+    pub(crate) async fn deaths(&self) -> BTreeMap<u64, Vec<Death>> {
+        let marks = self.marks().await.into_iter();
+        marks.flat_map(|marks| marks.deaths).collect()
     }
 
     /// The fencing token of every partition.

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
+use jetring::config::DeadLetterSettings;
 use jetring::partitioning::{Partitions, SubjectPattern};
 use jetring::{Group, RetryPolicy, Settings, StartFrom, Token, Transformed};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub(crate) struct Setup {
     pub(crate) concurrency: usize,
     pub(crate) max_held_per_partition: usize,
     pub(crate) start_new: bool,
+    /// Whether what kills its process becomes a dead letter.
+    pub(crate) dead_letter_killers: bool,
 }
 
 impl Setup {
@@ -57,6 +60,7 @@ impl Setup {
             concurrency: 64,
             max_held_per_partition: 128,
             start_new: false,
+            dead_letter_killers: false,
         }
     }
 
@@ -99,6 +103,11 @@ impl Setup {
                 max: Duration::from_millis(200),
                 max_attempts: None,
             },
+            dead_letter_killers: self.dead_letter_killers,
+            dead_letters: self.dead_letter_killers.then(|| {
+                let dead = format!("dead-{}", self.name);
+                DeadLetterSettings::new(dead.clone(), dead)
+            }),
             start: if self.start_new {
                 StartFrom::New
             } else {

@@ -9,7 +9,7 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::stream::RetentionPolicy;
 use async_nats::jetstream::{self, Context};
 use bytes::Bytes;
-use jetring::testing::NatsServer;
+use jetring::testing::{NatsServer, NatsServerBuilder};
 use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -55,7 +55,12 @@ impl World {
 
     /// On a server of its own, which can be stopped.
     pub(crate) async fn start_on_own_server(setup: Setup) -> Self {
-        let server = NatsServer::builder().own().start().await.unwrap();
+        Self::start_on(NatsServer::builder().own(), setup).await
+    }
+
+    /// On a server of its own with choices of the test's.
+    pub(crate) async fn start_on(server: NatsServerBuilder, setup: Setup) -> Self {
+        let server = server.start().await.unwrap();
         Self::build(server.url().to_owned(), Some(server), setup).await
     }
 
@@ -118,6 +123,12 @@ impl World {
             let sequence = ack.await.unwrap().sequence;
             self.note(Published { sequence, key, body });
         }
+    }
+
+    /// Publishes one message with this body; its sequence. It is not among those that have to be handled.
+    pub(crate) async fn publish_body(&self, key: &str, body: &'static str) -> u64 {
+        let published = self.jetstream.publish(self.setup.subject(key), body.into()).await;
+        published.unwrap().await.unwrap().sequence
     }
 
     /// Takes note of a message that the test has published by itself.

@@ -1,8 +1,8 @@
 //! The driver of the small world: it does what the lanes ask for.
 
-use super::super::check::Event;
+use super::super::check::{Event, Place};
 use super::{LARGE, World, places};
-use crate::lanes::Action;
+use crate::lanes::{Action, Marks, Run};
 
 impl World {
     /// Does what the driver does, until no member asks for anything.
@@ -27,6 +27,7 @@ impl World {
         match action {
             Action::Run(run) => {
                 assert_eq!(run.message, run.stream_sequence);
+                self.check_care(member, &run);
                 self.next_run += 1;
                 self.members[member]
                     .runs
@@ -79,20 +80,50 @@ impl World {
                 self.record(partition, marks);
                 self.owners.remove(&partition);
                 self.members[member].lanes.close(partition);
-                self.take_over(partition, 1 - member, true);
+                self.take_over(partition, 1 - member, true, None);
             }
             Action::Ended { partition, .. } => {
                 if self.members[member].lanes.running(partition) == 0
                     && self.moving.get(&partition).is_some_and(|&to| to != member)
                     && let Some(to) = self.moving.remove(&partition)
                 {
-                    self.take_over(partition, to, false);
+                    self.take_over(partition, to, false, None);
                 }
+            }
+            Action::Record { partition } => {
+                self.unrecorded.insert(partition);
             }
             Action::Read { read, sequence, .. } => {
                 self.members[member].reads.insert(read, sequence);
             }
             Action::InProgress { .. } | Action::Gone { .. } | Action::Cancel { .. } | Action::Parked(_) => {}
+        }
+    }
+
+    /// What may end its process is in the record before it runs, and a suspect runs alone: no record says otherwise.
+    fn check_care(&self, member: usize, run: &Run<u64>) {
+        let place = (run.partition, run.filter.clone());
+        let empty = Marks::default();
+        let record = self.records.get(&place).unwrap_or(&empty);
+        let sequence = run.stream_sequence;
+        let careful = self.careful.get(&place).is_some_and(|&until| sequence <= until);
+        let died = record.deaths.contains_key(&sequence);
+        assert!(
+            !(careful || died || run.alone) || record.started.contains(&sequence),
+            "{record:?}"
+        );
+        let of_member = |place: &Place| self.owners.get(&place.0) == Some(&member) && !self.stopping.contains(&place.0);
+        if run.alone {
+            assert!(self.members[member].runs.is_empty());
+            let others = self.records.iter().filter(|(other, _)| of_member(other));
+            let started: Vec<u64> = others.flat_map(|(_, record)| record.started.iter().copied()).collect();
+            assert_eq!((started, record.alone), (vec![sequence], true));
+        } else {
+            let mut records = self.records.iter().filter(|(other, _)| of_member(other));
+            assert!(
+                records.all(|(_, record)| !record.alone),
+                "a suspect runs, or its end is not recorded"
+            );
         }
     }
 
@@ -135,6 +166,7 @@ impl World {
 
 fn kind(action: &Action<u64>) -> &'static str {
     match action {
+        Action::Run(run) if run.alone => "run alone",
         Action::Run(run) if run.attempt > 1 => "run again",
         Action::Run(_) => "run",
         Action::Cancel { .. } => "cancel",
@@ -144,6 +176,7 @@ fn kind(action: &Action<u64>) -> &'static str {
         Action::Pull { bytes: None, .. } => "pull alone",
         Action::Pull { .. } => "pull",
         Action::Reopen { .. } => "reopen",
+        Action::Record { .. } => "record",
         Action::DeadLetter(_) => "dead letter",
         Action::Parked(_) => "parked",
         Action::Read { .. } => "read",

@@ -47,6 +47,11 @@ pub(super) struct World {
     moving: BTreeMap<Partition, usize>,
     stopping: BTreeSet<Partition>,
     records: BTreeMap<Place, Marks>,
+    /// Partitions whose record is waited for.
+    unrecorded: BTreeSet<Partition>,
+    /// Up to where a member that died may have begun with messages.
+    careful: BTreeMap<Place, u64>,
+    crashes: u32,
     consumers: BTreeMap<Place, Consumer>,
     next_run: u64,
     pub(super) check: Check,
@@ -84,6 +89,8 @@ pub(super) fn small_settings() -> Settings {
     settings.max_ranges = NonZeroUsize::new(3).unwrap();
     settings.several_filters = true;
     settings.retry.max_attempts = NonZeroU32::new(3);
+    settings.max_kills = NonZeroU32::MIN;
+    settings.dead_letter_killers = true;
     settings
 }
 
@@ -111,13 +118,16 @@ impl World {
             moving: BTreeMap::new(),
             stopping: BTreeSet::new(),
             records: BTreeMap::new(),
+            unrecorded: BTreeSet::new(),
+            careful: BTreeMap::new(),
+            crashes: 0,
             consumers: BTreeMap::new(),
             next_run: 0,
             check: Check::default(),
             asked: BTreeMap::new(),
         };
         for number in 0..PARTITIONS {
-            world.take_over(Partition(number.into()), usize::from(number) % 2, true);
+            world.take_over(Partition(number.into()), usize::from(number) % 2, true, None);
         }
         world
     }
@@ -157,6 +167,12 @@ impl World {
             Step::Purge { which } => self.purge(which),
             Step::Tick { millis } => self.tick(millis),
             Step::Checkpoint { partition } => self.checkpoint(Partition(u16::from(partition % PARTITIONS))),
+            Step::Record { which } => {
+                let count = self.unrecorded.len().max(1);
+                if let Some(&partition) = self.unrecorded.iter().nth(usize::from(which) % count) {
+                    self.checkpoint(partition);
+                }
+            }
             Step::Stop { partition } => self.stop(Partition(u16::from(partition % PARTITIONS))),
             Step::Cancel { partition } => {
                 let partition = Partition(u16::from(partition % PARTITIONS));
@@ -188,6 +204,9 @@ impl World {
             for member in 0..2 {
                 self.members[member].lanes.dispatch();
                 self.carry_out();
+            }
+            for partition in self.unrecorded.clone() {
+                self.checkpoint(partition);
             }
             while self.members.iter().any(|member| !member.runs.is_empty()) {
                 self.end(0, Ending::Success);

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 
 use super::super::check::Event;
 use super::{World, member, places};
-use crate::ids::{Epoch, FencingToken, Partition};
+use crate::ids::{Epoch, FencingToken, Incarnation, Partition};
 use crate::lanes::{Filter, Marks};
 
 impl World {
     pub(super) fn checkpoint(&mut self, partition: Partition) {
         if let Some(&owner) = self.owners.get(&partition) {
-            let progress = self.members[owner].lanes.progress(partition);
+            let lanes = &mut self.members[owner].lanes;
+            let (progress, changes) = (lanes.progress(partition), lanes.changes(partition));
+            lanes.recorded(partition, FencingToken(self.tokens[&partition]), changes);
             self.record(partition, progress);
         }
+        self.unrecorded.remove(&partition);
     }
 
     pub(super) fn record(&mut self, partition: Partition, progress: BTreeMap<Filter, Marks>) {
@@ -35,7 +38,7 @@ impl World {
         self.forget_letters(owner, partition);
         self.members[owner].lanes.close(partition);
         if to == owner {
-            self.take_over(partition, to, false);
+            self.take_over(partition, to, false, None);
         } else {
             self.moving.insert(partition, to);
         }
@@ -66,18 +69,21 @@ impl World {
             .filter(|(_, to)| **to != dead)
             .map(|(&p, &to)| (p, to))
             .collect();
+        self.crashes += 1;
+        let life = Incarnation::new(&format!("{}", self.crashes), 1);
         for partition in orphans {
             self.stopping.remove(&partition);
-            self.take_over(partition, 1 - dead, false);
+            self.take_over(partition, 1 - dead, false, Some(&life));
         }
         // Those who waited for its handlers to end wait no longer.
         for (partition, to) in waiting {
             self.moving.remove(&partition);
-            self.take_over(partition, to, false);
+            self.take_over(partition, to, false, None);
         }
     }
 
-    pub(super) fn take_over(&mut self, partition: Partition, to: usize, graceful: bool) {
+    /// `died`: whose death made it change hands.
+    pub(super) fn take_over(&mut self, partition: Partition, to: usize, graceful: bool, died: Option<&Incarnation>) {
         let token = self.tokens.entry(partition).or_insert(0);
         *token += 1;
         let epoch = Epoch {
@@ -86,14 +92,28 @@ impl World {
         };
         self.owners.insert(partition, to);
         for place in places().into_iter().filter(|place| place.0 == partition) {
-            let record = self.records.get(&place).cloned().unwrap_or_default();
+            let record = self.records.entry(place.clone()).or_default();
+            let careful_until = match died {
+                Some(life) => {
+                    record.blame(life);
+                    self.last
+                }
+                None => {
+                    record.forget_started();
+                    0
+                }
+            };
+            let record = record.clone();
+            self.careful.insert(place.clone(), careful_until);
             self.check.event(Event::Takeover {
                 place: place.clone(),
                 record: record.clone(),
                 graceful,
             });
             self.create(&place, epoch, record.floor.sequence);
-            self.members[to].lanes.open(partition, place.1, epoch, record);
+            let lanes = &mut self.members[to].lanes;
+            lanes.open(partition, place.1.clone(), epoch, record);
+            lanes.be_careful(partition, &place.1, careful_until);
         }
     }
 }

@@ -63,6 +63,10 @@ pub(in crate::lanes::tests) enum Step {
     Checkpoint {
         partition: u8,
     },
+    /// What a run waits for is recorded.
+    Record {
+        which: u8,
+    },
     Stop {
         partition: u8,
     },

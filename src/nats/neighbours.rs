@@ -1,0 +1,106 @@
+//! Whether the group's consumers find a place on the stream beside those that are there already.
+
+use async_nats::jetstream::consumer::Info;
+use async_nats::jetstream::stream::{Config, RetentionPolicy};
+use futures_util::TryStreamExt;
+
+use crate::error::Error;
+use crate::names::ConsumerName;
+
+use super::bucket::chain;
+use super::consumers::BUCKET;
+use super::streams::overlaps;
+use super::{Nats, no_answer};
+
+impl Nats {
+    /// Looks at all consumers of the stream once.
+    pub(super) async fn check_consumers(&self, config: &Config) -> Result<(), Error> {
+        let stream = self.stream_handle().await?;
+        let mut consumers = stream.consumers();
+        let what = || format!("listing the consumers of the stream {}", self.stream);
+        let mut others = 0;
+        while let Some(info) = consumers
+            .try_next()
+            .await
+            .map_err(|error| no_answer(what(), chain(&error)))?
+        {
+            let ours = ConsumerName::parse(&info.name).is_some_and(|name| name.group == self.group);
+            if ours {
+                self.check_same_bucket(&info)?;
+                continue;
+            }
+            others += 1;
+            if config.retention == RetentionPolicy::WorkQueue {
+                self.check_overlap(&info)?;
+            }
+        }
+        self.check_room(config, others)
+    }
+
+    /// Members of one group that use different buckets know nothing of each other: each would have all partitions. The bucket cannot
+    /// tell, but the consumers can.
+    fn check_same_bucket(&self, info: &Info) -> Result<(), Error> {
+        match info.config.metadata.get(BUCKET) {
+            Some(found) if *found != self.bucket => Err(Error::ConfigMismatch {
+                group: self.group.clone(),
+                field: "bucket",
+                wanted: self.bucket.clone(),
+                found: found.clone(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// On a work-queue stream a filter belongs to one consumer: who has ours?
+    fn check_overlap(&self, info: &Info) -> Result<(), Error> {
+        let mut filters = info.config.filter_subjects.clone();
+        filters.push(info.config.filter_subject.clone());
+        filters.retain(|filter| !filter.is_empty());
+        if filters.is_empty() {
+            filters.push(">".to_owned());
+        }
+        let Some(taken) = filters.iter().find(|filter| self.wants_any_of(filter)) else {
+            return Ok(());
+        };
+        Err(self.unsuitable(format!(
+            "it has work-queue retention, where a subject belongs to one consumer, and the consumer {} has {taken} already; use \
+             another stream, or limits or interest retention, for a second group",
+            info.name
+        )))
+    }
+
+    fn wants_any_of(&self, filter: &str) -> bool {
+        if self.strategy.needs_discovery() {
+            return overlaps(filter, self.strategy.pattern().as_str());
+        }
+        let mut filters = self
+            .strategy
+            .partitions()
+            .iter()
+            .filter_map(|p| self.strategy.fixed_filter(p));
+        filters.any(|own| overlaps(filter, &own))
+    }
+
+    /// Whether the stream allows as many consumers as the group needs beside `others`. How many keys there will be nobody knows.
+    pub(super) fn check_room(&self, config: &Config, others: usize) -> Result<(), Error> {
+        let Some(limit) = usize::try_from(config.max_consumers).ok().filter(|limit| *limit > 0) else {
+            return Ok(());
+        };
+        if self.strategy.needs_discovery() {
+            return Ok(());
+        }
+        let partitions = usize::from(self.strategy.partitions().get());
+        // But on a work queue a partition's next consumer is made before its last one is deleted.
+        let needed = match config.retention {
+            RetentionPolicy::WorkQueue => partitions,
+            RetentionPolicy::Limits | RetentionPolicy::Interest => partitions * 2,
+        };
+        if others + needed <= limit {
+            return Ok(());
+        }
+        Err(self.unsuitable(format!(
+            "it allows {limit} consumers, others have {others}, and this group of {partitions} partitions needs up to {needed}, \
+             for at a handover both owners have one; raise max_consumers or use fewer partitions"
+        )))
+    }
+}
