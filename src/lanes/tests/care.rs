@@ -468,3 +468,35 @@ fn deaths_of_messages_that_a_younger_stream_has_replaced_are_forgotten() {
     let other: Filter = "orders.other".into();
     bench.lanes.truncate(P, &other, 0);
 }
+
+#[test]
+fn deaths_of_messages_that_are_gone_are_forgotten_although_the_floor_stands() {
+    let mut marks = deaths(2, 2, 3);
+    for (sequence, life) in [(5, "q-1"), (9, "r-1")] {
+        marks.deaths.insert(sequence, vec![death(life, false)]);
+        marks.attempts.insert(sequence, 1);
+    }
+    let mut bench = Bench::with_marks(settings(), marks);
+    // 2 is condemned and holds the floor. 5 was finished and acked just before its process died: a work queue has deleted it.
+    bench.deliver(2, "b");
+    let before = bench.lanes.changes(P);
+    bench.deliver(4, "a");
+    assert_eq!(
+        bench.marks().deaths.keys().copied().collect::<Vec<_>>(),
+        [2, 5, 9],
+        "not known yet"
+    );
+    bench.deliver(7, "a");
+    let marks = bench.marks();
+    assert_eq!(marks.deaths.keys().copied().collect::<Vec<_>>(), [2, 9]);
+    assert_eq!(marks.attempts.keys().copied().collect::<Vec<_>>(), [9]);
+    assert!(bench.lanes.changes(P) > before, "the record is to be written");
+    // What is delivered is not gone, now or when it comes again.
+    bench.deliver(9, "c");
+    bench.deliver(12, "c");
+    bench.reopen();
+    for (sequence, key) in [(2, "b"), (4, "a"), (7, "a"), (9, "c"), (12, "c")] {
+        bench.deliver(sequence, key);
+    }
+    assert_eq!(bench.marks().deaths.keys().copied().collect::<Vec<_>>(), [2, 9]);
+}
