@@ -40,6 +40,22 @@ pub enum OnOverrun {
     Abort,
 }
 
+/// How finished messages are acked.
+///
+/// Neither is what keeps a message from being handled twice: that is the progress record. A lost ack leaves its message in a
+/// stream that forgets by acks, until it is delivered again, which is after `ack_wait` or when the member's watchdog notices; then
+/// it is acked and not handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Acks {
+    /// Sent once. They cost least.
+    #[default]
+    Plain,
+    /// Sent as a request, and a few times more with pauses until the server confirms it. For streams in which finished messages
+    /// should not stay a moment longer than they must, over connections that lose things. A confirmation says that *somebody*
+    /// has answered: it is no fence.
+    Confirmed,
+}
+
 /// How a failed message is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
@@ -142,6 +158,11 @@ pub struct Settings {
     /// The `ack_wait` of the consumers. A message that is held longer is kept by in-progress acks, so this only says how fast
     /// the server offers a message again whose delivery was lost. At least 1 s.
     pub ack_wait: Duration,
+    /// Whether acks are confirmed. Whether they have reached the server is also looked at every `reconcile_interval`.
+    pub acks: Acks,
+    /// How often the server is asked about consumers from which messages are awaited and none come. One that does not deliver, or
+    /// whose last delivery was lost, is replaced after the second such answer. `None`: a sixth of `ack_wait`, at least 1 s.
+    pub inspect_interval: Option<Duration>,
     /// How a failed message is tried again.
     pub retry: RetryPolicy,
     /// How long one attempt may take before it is cancelled and counts as failed. `None`: as long as it likes.
@@ -204,6 +225,8 @@ impl Default for Settings {
             max_parked: number(10_000),
             max_ranges: number(2_000),
             ack_wait: Duration::from_secs(30),
+            acks: Acks::Plain,
+            inspect_interval: None,
             retry: RetryPolicy::default(),
             handler_timeout: None,
             max_kills: match NonZeroU32::new(3) {
@@ -268,6 +291,12 @@ impl Settings {
     pub(crate) fn max_ack_pending(&self) -> i64 {
         let held = self.max_held_per_partition.get().saturating_mul(2);
         i64::try_from(held.saturating_add(self.max_parked.get())).unwrap_or(i64::MAX)
+    }
+
+    /// How often the server is asked about consumers that are silent.
+    pub fn inspect_interval(&self) -> Duration {
+        self.inspect_interval
+            .unwrap_or((self.ack_wait / 6).max(Duration::from_secs(1)))
     }
 
     /// How long the engine waits before it tries a failed step again.
@@ -354,6 +383,7 @@ impl Settings {
             format!("{:?}", self.request_timeout),
             format!("it has to be at least {MIN_REQUEST_TIMEOUT:?}"),
         )?;
+        positive(self.inspect_interval(), "inspect_interval")?;
         positive(self.retry.initial, "retry.initial")?;
         check(
             self.retry.max >= self.retry.initial,

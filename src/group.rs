@@ -7,6 +7,7 @@ use async_nats::jetstream::stream::Config as StreamConfig;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::batch::{BatchHandler, Single};
 use crate::config::{FORBIDDEN_IN_STREAM_NAMES, Settings};
 use crate::dead_letters::DeadLetters;
 use crate::driver::{Driver, Listener, Parts, Status};
@@ -14,7 +15,7 @@ use crate::engine::{Change, Engine, EngineSettings, MemberPhase, Stop};
 use crate::error::Error;
 use crate::handler::Handler;
 use crate::ids::{GroupName, Incarnation, MemberId, Partition};
-use crate::lanes::{self, Lanes};
+use crate::lanes::{self, BatchSettings, Lanes};
 use crate::member::Member;
 use crate::nats::consumers::ConsumerSettings;
 use crate::nats::prepare::Ready;
@@ -146,8 +147,47 @@ impl Group {
     /// Whatever does not fit, before anything is created: names, settings, the stream, the group's settings, another live member
     /// of the same id. [`Error::NoAnswer`] if the server does not answer; then `join` can be tried again.
     pub async fn join<H: Handler>(&self, client: &Client, id: impl Into<String>, handler: H) -> Result<Member, Error> {
+        let single = BatchSettings::SINGLE;
+        self.join_batched(client, id, single, Single(handler)).await
+    }
+
+    /// The same with a handler of several messages at once.
+    ///
+    /// ```no_run
+    /// use std::{num::NonZeroUsize, time::Duration};
+    /// use jetring::{Batch, BatchScope, BatchSettings, Group, Transformed};
+    ///
+    /// # async fn write(rows: &[jetring::Delivery]) -> Result<(), std::io::Error> { Ok(()) }
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let client = async_nats::connect("localhost:4222").await?;
+    /// let group = Group::new("archive", "ORDERS", Transformed::of("orders.*", 32)?)?;
+    /// let batches = BatchSettings {
+    ///     scope: BatchScope::Partition,
+    ///     max_messages: NonZeroUsize::new(100).unwrap(),
+    ///     max_wait: Duration::from_millis(50),
+    /// };
+    /// let member = group
+    ///     .join_batched(&client, "pod-7", batches, |batch: Batch| async move {
+    ///         write(batch.deliveries()).await?; // all or nothing; BatchFailure::at(index, ..) says how far it came
+    ///         Ok(())
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`join`](Self::join), and [`Error::Settings`] if a batch could never be full.
+    pub async fn join_batched<H: BatchHandler>(
+        &self,
+        client: &Client,
+        id: impl Into<String>,
+        batches: BatchSettings,
+        handler: H,
+    ) -> Result<Member, Error> {
         let id = MemberId::new(id)?;
         self.settings.validate()?;
+        batches.validate(&self.settings)?;
         let nats = self.nats(client);
         let ready = nats.prepare(&self.settings, None).await?;
         let records = Records::new(ready.bucket.clone(), Keys::new(&self.name));
@@ -155,7 +195,7 @@ impl Group {
         nats.bounded(what, records.check()).await?;
         let seed = nuid::next().to_string();
         let engine = Engine::new(self.engine_settings(&id, &ready), seed.clone());
-        let lanes = Lanes::new(self.lane_settings(), xxhash_rust::xxh3::xxh3_64(seed.as_bytes()));
+        let lanes = Lanes::new(self.lane_settings(batches), xxhash_rust::xxh3::xxh3_64(seed.as_bytes()));
         let (status, watched) = watch::channel(Status::new(&id, lanes.status()));
         let leave = CancellationToken::new();
         let driver = Driver::new(Parts {
@@ -211,7 +251,7 @@ impl Group {
         }
     }
 
-    fn lane_settings(&self) -> lanes::Settings {
+    fn lane_settings(&self, batch: BatchSettings) -> lanes::Settings {
         let settings = &self.settings;
         lanes::Settings {
             concurrency: settings.concurrency,
@@ -225,6 +265,8 @@ impl Group {
             idle_pull: IDLE_PULL,
             several_filters: self.strategy.needs_discovery(),
             ack_wait: settings.ack_wait,
+            inspect_interval: Some(settings.inspect_interval()),
+            ack_check_interval: settings.reconcile_interval,
             retry: lanes::Retry {
                 initial: settings.retry.initial,
                 max: settings.retry.max,
@@ -232,6 +274,7 @@ impl Group {
             },
             max_kills: settings.max_kills,
             dead_letter_killers: settings.dead_letter_killers,
+            batch,
         }
     }
 

@@ -11,6 +11,7 @@
 //! [`Group`] and [`Member`] are the public face. [`engine`] and [`lanes`] hold all decisions and know no clock and no socket;
 //! [`ring`] and [`partitioning`] are plain functions under them. [`docs::protocol`] says how it all fits together, and why.
 
+pub mod batch;
 mod clock;
 pub mod config;
 pub mod dead_letters;
@@ -32,7 +33,8 @@ pub mod ring;
 pub mod testing;
 pub mod time;
 
-pub use config::{DeadLetterSettings, OnOverrun, RetryPolicy, Settings, SettingsError, StartFrom};
+pub use batch::{Batch, BatchFailure, BatchHandler};
+pub use config::{Acks, DeadLetterSettings, OnOverrun, RetryPolicy, Settings, SettingsError, StartFrom};
 pub use dead_letters::{DeadLetter, DeadLetters};
 pub use driver::Status;
 pub use engine::{Activity, Change, FenceReason, MemberPhase};
@@ -40,5 +42,6 @@ pub use error::Error;
 pub use group::Group;
 pub use handler::{Cancellation, Delivery, Failure, Handler};
 pub use ids::{FencingToken, Generation, GroupName, MemberId, Partition};
+pub use lanes::{BatchScope, BatchSettings};
 pub use member::Member;
 pub use partitioning::{Partitions, SubjectPattern, Token, Transformed};

@@ -3,14 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
+use crate::batch::BatchHandler;
 use crate::engine::{Command, Event, Refusal, Reply, Ticket, WatchScope};
-use crate::handler::Handler;
 use crate::nats::records::Records;
 use crate::records::Keys;
 
 use super::{Driver, Input};
 
-impl<H: Handler> Driver<H> {
+impl<H: BatchHandler> Driver<H> {
     /// Starts one request.
     pub(super) fn request(&mut self, command: Command) {
         if let Command::Prepare(ticket) = command {

@@ -1,4 +1,4 @@
-//! Running handlers and answering the server for them.
+//! Running handlers, and storing what they give up.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::batch::{Batch, BatchHandler};
 use crate::dead_letters::Origin;
-use crate::handler::{Cancellation, Delivery, Failure, FailureKind, Handler, Message};
-use crate::lanes::{DeadLetter, Outcome, Run, RunId};
+use crate::handler::{Cancellation, Delivery, Failure, FailureKind, Message};
+use crate::lanes::{DeadLetter, Ended, Outcome, Run, RunId};
 use crate::nats::unix_nanos;
 use crate::time::Time;
 
@@ -36,53 +36,37 @@ impl Lease {
     }
 }
 
-/// What the server is told about a delivery. All of these are plain: an ack that is lost is mended by the next delivery.
-#[derive(Debug)]
-pub(super) enum Answer {
-    Ack(Arc<str>),
-    Terminate(Arc<str>),
-    InProgress(Arc<str>),
-}
-
-/// Sends answers until there are no more. Waiting for a full connection here keeps nobody else waiting; their number is
-/// bounded by the messages held.
-pub(super) async fn send_answers(client: async_nats::Client, mut answers: mpsc::UnboundedReceiver<Answer>) {
-    while let Some(answer) = answers.recv().await {
-        let (reply, payload) = match answer {
-            Answer::Ack(reply) => (reply, Bytes::from_static(b"+ACK")),
-            Answer::Terminate(reply) => (reply, Bytes::from_static(b"+TERM")),
-            Answer::InProgress(reply) => (reply, Bytes::from_static(b"+WPI")),
-        };
-        if let Err(error) = client.publish(reply.to_string(), payload).await {
-            tracing::debug!(%error, %reply, "an ack could not be sent");
-        }
-    }
-}
-
-impl<H: Handler> Driver<H> {
+impl<H: BatchHandler> Driver<H> {
     /// Starts one handler. However it ends, its outcome comes back as an input.
     pub(super) fn run_handler(&mut self, run: Run<Arc<Message>>) {
-        if run.alone {
+        if run.alone
+            && let [attempt] = &run.attempts[..]
+        {
             tracing::warn!(
                 partition = %run.partition,
-                key = %run.key,
-                sequence = run.stream_sequence,
+                key = %attempt.key,
+                sequence = attempt.stream_sequence,
                 "several processes died while they ran this message: nothing else runs meanwhile"
             );
         }
         let cancel = CancellationToken::new();
         self.runs.0.insert(run.run, cancel.clone());
-        let id = run.run;
-        let delivery = Delivery {
-            message: run.message,
-            key: run.key,
-            stream_sequence: run.stream_sequence,
-            time: run.time,
-            attempt: run.attempt,
-            partition: run.partition,
-            token: run.token,
-            cancellation: Cancellation(cancel.clone()),
-        };
+        let (id, partition, token) = (run.run, run.partition, run.token);
+        // A stray message is given up without being run: it ends the batch, and what comes after it is not tried.
+        let stray = run.attempts.iter().position(|attempt| attempt.message.stray);
+        let attempts = run.attempts.into_iter().take(stray.unwrap_or(usize::MAX));
+        let cancellation = Cancellation(cancel.clone());
+        let deliveries = attempts.map(|attempt| Delivery {
+            message: attempt.message,
+            key: attempt.key,
+            stream_sequence: attempt.stream_sequence,
+            time: attempt.time,
+            attempt: attempt.attempt,
+            partition,
+            token,
+            cancellation: cancellation.clone(),
+        });
+        let deliveries: Vec<_> = deliveries.collect();
         let (handler, sender) = (self.parts.handler.clone(), self.sender.clone());
         let (lease, clock) = (self.lease.clone(), self.clock);
         let limits = Limits {
@@ -93,16 +77,21 @@ impl<H: Handler> Driver<H> {
             let mut ending = Ending {
                 sender,
                 run: id,
-                outcome: None,
+                ended: None,
             };
-            ending.outcome = Some(if cancel.is_cancelled() || lease.is_over(clock.now()) {
-                Outcome::Cancelled
-            } else if delivery.message.stray {
-                Outcome::Reject {
-                    error: Message::STRAY.to_owned(),
-                }
+            ending.ended = Some(if cancel.is_cancelled() || lease.is_over(clock.now()) {
+                Outcome::Cancelled.into()
             } else {
-                handle(&*handler, delivery, &cancel, limits).await
+                let ended = if deliveries.is_empty() {
+                    Outcome::Success.into()
+                } else {
+                    let batch = Batch::new(deliveries, partition, token, cancellation);
+                    handle(&*handler, batch, &cancel, limits).await
+                };
+                match stray {
+                    Some(stray) => up_to_stray(stray, ended),
+                    None => ended,
+                }
             });
             // The future is gone by now: whoever is told this may rely on it.
         });
@@ -113,16 +102,17 @@ impl<H: Handler> Driver<H> {
 struct Ending {
     sender: mpsc::UnboundedSender<Input>,
     run: RunId,
-    outcome: Option<Outcome>,
+    ended: Option<Ended>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let outcome = self.outcome.take().unwrap_or_else(|| Outcome::Retry {
+        let panicked = || Outcome::Retry {
             after: None,
             error: "the handler panicked when it was dropped".to_owned(),
-        });
-        self.sender.send(Input::Ended(self.run, outcome)).ok();
+        };
+        let ended = self.ended.take().unwrap_or_else(|| panicked().into());
+        self.sender.send(Input::Ended(self.run, ended)).ok();
     }
 }
 
@@ -137,7 +127,24 @@ impl Drop for Runs {
     }
 }
 
-impl<H: Handler> Driver<H> {
+/// What has become of a run whose message at this place is a stray one, from how its handler ended, which had those before it.
+fn up_to_stray(stray: usize, ended: Ended) -> Ended {
+    match ended.then {
+        Outcome::Success => Ended {
+            finished: stray,
+            then: Outcome::Reject {
+                error: Message::STRAY.to_owned(),
+            },
+        },
+        then => Ended {
+            // An index that the handler's batch does not have counts as none.
+            finished: if ended.finished < stray { ended.finished } else { 0 },
+            then,
+        },
+    }
+}
+
+impl<H: BatchHandler> Driver<H> {
     /// Stores a dead letter with a confirmed publish. The lanes end the original only when that is answered.
     pub(super) fn store_dead_letter(&mut self, letter: DeadLetter<Arc<Message>>) {
         let run = letter.run;
@@ -181,9 +188,9 @@ struct Limits {
 }
 
 /// Runs the handler to its end, or until its time to end after a cancellation is over.
-async fn handle<H: Handler>(handler: &H, delivery: Delivery, cancel: &CancellationToken, limits: Limits) -> Outcome {
+async fn handle<H: BatchHandler>(handler: &H, batch: Batch, cancel: &CancellationToken, limits: Limits) -> Ended {
     let timed_out = AtomicBool::new(false);
-    let handled = AssertUnwindSafe(async { handler.handle(delivery).await }).catch_unwind();
+    let handled = AssertUnwindSafe(async { handler.handle(batch).await }).catch_unwind();
     let cut_off = async {
         let time_is_up = async {
             match limits.time {
@@ -200,23 +207,34 @@ async fn handle<H: Handler>(handler: &H, delivery: Delivery, cancel: &Cancellati
         }
         tokio::time::sleep(limits.grace).await;
     };
-    let outcome = tokio::select! {
+    let ended = tokio::select! {
         biased;
         result = handled => match result {
-            Ok(Ok(())) => Outcome::Success,
-            // One that was told to end and says so did not fail.
-            Ok(Err(_)) if cancel.is_cancelled() => Outcome::Cancelled,
-            Ok(Err(failure)) => failed(failure),
-            Err(panic) => Outcome::Retry { after: None, error: panic_text(&*panic) },
+            Ok(Ok(())) => Outcome::Success.into(),
+            Ok(Err(failure)) => Ended {
+                finished: failure.index,
+                // One that was told to end and says so did not fail.
+                then: if cancel.is_cancelled() { Outcome::Cancelled } else { failed(failure.failure) },
+            },
+            Err(panic) => Outcome::Retry { after: None, error: panic_text(&*panic) }.into(),
         },
-        () = cut_off => Outcome::Cancelled,
+        () = cut_off => Outcome::Cancelled.into(),
     };
-    match (outcome, limits.time) {
-        (Outcome::Cancelled, Some(time)) if timed_out.load(Ordering::Relaxed) => Outcome::Retry {
-            after: None,
-            error: format!("the handler did not end within {time:?}"),
+    match (ended, limits.time) {
+        (
+            Ended {
+                finished,
+                then: Outcome::Cancelled,
+            },
+            Some(time),
+        ) if timed_out.load(Ordering::Relaxed) => Ended {
+            finished,
+            then: Outcome::Retry {
+                after: None,
+                error: format!("the handler did not end within {time:?}"),
+            },
         },
-        (outcome, _) => outcome,
+        (ended, _) => ended,
     }
 }
 
@@ -234,4 +252,27 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned());
     format!("the handler panicked: {}", text.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stray_message_ends_a_batch_and_is_rejected_when_those_before_it_are_finished() {
+        let rejected = |finished| Ended {
+            finished,
+            then: Outcome::Reject {
+                error: Message::STRAY.to_owned(),
+            },
+        };
+        assert_eq!(up_to_stray(0, Outcome::Success.into()), rejected(0));
+        assert_eq!(up_to_stray(2, Outcome::Success.into()), rejected(2));
+        let cancelled = |finished| Ended {
+            finished,
+            then: Outcome::Cancelled,
+        };
+        assert_eq!(up_to_stray(2, cancelled(1)), cancelled(1));
+        assert_eq!(up_to_stray(2, cancelled(2)), cancelled(0), "no such message");
+    }
 }

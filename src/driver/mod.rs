@@ -10,6 +10,7 @@
 //!
 //! Nothing is decided here. The loop itself never waits for the server or for a handler: both run in tasks of their own.
 
+mod answers;
 mod commands;
 mod handlers;
 mod status;
@@ -24,12 +25,13 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::batch::BatchHandler;
 use crate::clock::Clock;
-use crate::config::{OnOverrun, Settings};
+use crate::config::{Acks, OnOverrun, Settings};
 use crate::engine::{Change, Command, Engine, Event, ReopenReason, Stop};
-use crate::handler::{Handler, Message};
+use crate::handler::Message;
 use crate::ids::{Epoch, Partition};
-use crate::lanes::{Action, Delivered, Filter, Found, Lanes, Outcome, ReadId, RunId};
+use crate::lanes::{Action, ConsumerView, Delivered, Ended, Filter, Found, Lanes, ReadId, Reopening, RunId};
 use crate::names::ConsumerName;
 use crate::nats::Nats;
 use crate::nats::consumers::ConsumerSettings;
@@ -40,6 +42,7 @@ use crate::nats::records::Records;
 pub(crate) use status::Listener;
 pub use status::Status;
 
+use answers::{Answer, Confirm};
 use handlers::{Lease, Runs};
 
 /// The loop looks up at least this often: a timer may sleep through a suspended machine, and a lost connection is only seen by
@@ -62,8 +65,10 @@ pub(crate) enum Input {
     Opened(Box<Records>),
     /// From a pull loop.
     Pulled(Partition, Filter, Epoch, Pulled),
+    /// How far a consumer is; `None`: there is none.
+    Inspected(Partition, Filter, Epoch, Option<ConsumerView>),
     /// A handler has ended.
-    Ended(RunId, Outcome),
+    Ended(RunId, Ended),
     /// A dead letter is stored, or could not be.
     DeadLettered(RunId, Result<(), String>),
     /// A spilled message was read again, or is gone.
@@ -101,7 +106,7 @@ pub(crate) struct Driver<H> {
     records: Option<Records>,
     inputs: mpsc::UnboundedReceiver<Input>,
     sender: mpsc::UnboundedSender<Input>,
-    acks: mpsc::UnboundedSender<handlers::Answer>,
+    acks: mpsc::UnboundedSender<Answer>,
     answer_sender: JoinHandle<()>,
     pulls: BTreeMap<(Partition, Filter), PullLoop>,
     runs: Runs,
@@ -119,12 +124,17 @@ pub(crate) struct Driver<H> {
     stop: Option<Stop>,
 }
 
-impl<H: Handler> Driver<H> {
+impl<H: BatchHandler> Driver<H> {
     pub(crate) fn new(parts: Parts<H>) -> Self {
         let (sender, inputs) = mpsc::unbounded_channel();
-        let (acks, answers) = mpsc::unbounded_channel();
+        let (acks, receiver) = mpsc::unbounded_channel();
         let background = JoinSet::new();
-        let answer_sender = tokio::spawn(handlers::send_answers(parts.nats.context.client(), answers));
+        let confirm = (parts.settings.acks == Acks::Confirmed).then_some(Confirm {
+            limit: parts.settings.request_timeout,
+            pause: parts.settings.retry_interval(),
+        });
+        let client = parts.nats.context.client();
+        let answer_sender = tokio::spawn(answers::send_answers(client, receiver, confirm));
         let now = tokio::time::Instant::now();
         let mut driver = Self {
             clock: Clock::new(),
@@ -239,10 +249,17 @@ impl<H: Handler> Driver<H> {
             Input::Event(event) => self.step(event),
             Input::Opened(records) => self.records = Some(*records),
             Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
-            Input::Ended(run, outcome) => {
+            Input::Inspected(partition, filter, epoch, Some(view)) => {
+                let now = self.clock.now();
+                self.parts.lanes.inspected(now, partition, &filter, epoch, view);
+            }
+            Input::Inspected(partition, filter, epoch, None) => {
+                self.reopen(partition, filter, epoch, ReopenReason::Missing);
+            }
+            Input::Ended(run, ended) => {
                 self.runs.0.remove(&run);
                 let now = self.clock.now();
-                self.parts.lanes.ended(now, run, outcome);
+                self.parts.lanes.ended(now, run, ended);
             }
             Input::DeadLettered(run, stored) => {
                 let now = self.clock.now();
@@ -358,9 +375,9 @@ impl<H: Handler> Driver<H> {
                     cancel.cancel();
                 }
             }
-            Action::Ack { reply } => self.answer(handlers::Answer::Ack(reply)),
-            Action::Terminate { reply } => self.answer(handlers::Answer::Terminate(reply)),
-            Action::InProgress { reply } => self.answer(handlers::Answer::InProgress(reply)),
+            Action::Ack { reply } => self.answer(Answer::Ack(reply)),
+            Action::Terminate { reply } => self.answer(Answer::Terminate(reply)),
+            Action::InProgress { reply } => self.answer(Answer::InProgress(reply)),
             Action::Pull {
                 partition,
                 filter,
@@ -377,12 +394,22 @@ impl<H: Handler> Driver<H> {
                 partition,
                 filter,
                 epoch,
-                gap,
+                reason,
             } => {
-                tracing::info!(%partition, %filter, %epoch, gap.expected, gap.found, "a delivery was lost");
-                self.reopen(partition, filter, epoch, ReopenReason::Gap);
+                tracing::info!(%partition, %filter, %epoch, ?reason, "the consumer is replaced");
+                let reason = match reason {
+                    Reopening::Gap(_) | Reopening::Swallowed { .. } => ReopenReason::Gap,
+                    Reopening::Stuck { .. } => ReopenReason::Stuck,
+                    Reopening::LostAcks { .. } => ReopenReason::LostAcks,
+                };
+                self.reopen(partition, filter, epoch, reason);
             }
             Action::Record { partition } => self.save(partition, true),
+            Action::Inspect {
+                partition,
+                filter,
+                epoch,
+            } => self.inspect(partition, filter, epoch),
             Action::DeadLetter(letter) => self.store_dead_letter(letter),
             Action::Parked(parked) => tracing::error!(
                 partition = %parked.partition,
@@ -419,6 +446,21 @@ impl<H: Handler> Driver<H> {
         }
     }
 
+    /// Asks how far a consumer is, once: the lanes ask again by themselves.
+    fn inspect(&mut self, partition: Partition, filter: Filter, epoch: Epoch) {
+        let name = ConsumerName::new(&self.parts.nats.group, partition, &filter, epoch);
+        let (nats, sender, permits) = (self.parts.nats.clone(), self.sender.clone(), self.requests.clone());
+        self.background.spawn(async move {
+            let _permit = permits.acquire().await.ok();
+            match nats.view_consumer(&name).await {
+                Ok(view) => {
+                    sender.send(Input::Inspected(partition, filter, epoch, view)).ok();
+                }
+                Err(fault) => tracing::debug!(%fault, %name, "a consumer could not be inspected"),
+            }
+        });
+    }
+
     /// Reads a spilled message again, from the leader, for as long as it takes to know whether it is there.
     fn read_spilled(&mut self, read: ReadId, partition: Partition, sequence: u64) {
         let (nats, sender, pause) = (
@@ -440,7 +482,7 @@ impl<H: Handler> Driver<H> {
         });
     }
 
-    fn answer(&self, answer: handlers::Answer) {
+    fn answer(&self, answer: Answer) {
         // The receiver lives as long as the loop.
         self.acks.send(answer).ok();
     }

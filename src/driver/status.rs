@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::batch::BatchHandler;
 use crate::engine::{Activity, Change, MemberPhase, Stop};
-use crate::handler::Handler;
 use crate::ids::{Generation, GroupName, Incarnation, MemberId, Partition};
 use crate::lanes;
 
@@ -73,7 +73,7 @@ impl fmt::Debug for Listener {
     }
 }
 
-impl<H: Handler> Driver<H> {
+impl<H: BatchHandler> Driver<H> {
     pub(super) fn publish_status(&mut self, stop: Option<&Stop>) {
         self.status_at = tokio::time::Instant::now() + REFRESH;
         let engine = &self.parts.engine;

@@ -141,6 +141,8 @@ pub enum ReopenReason {
     Missing,
     /// The consumer has messages and does not deliver them.
     Stuck,
+    /// Acks did not reach the server; what they were for is acked again when it is delivered again.
+    LostAcks,
     /// The stream has come back with less than is finished: its next messages bear sequences that were used before.
     StreamShrunk,
 }

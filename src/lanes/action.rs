@@ -64,7 +64,24 @@ pub struct Delivered<M> {
     pub message: M,
 }
 
-/// How a run ended.
+/// How a run ended: how far it came, and what happened then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// So many of its messages, from the first on, are finished. A number that leaves no message for `then` to be about counts
+    /// as 0: a repetition is safe, a message passed over is not.
+    pub finished: usize,
+    /// What happened to the next one; those after it were not tried. [`Outcome::Success`]: all of them are finished.
+    pub then: Outcome,
+}
+
+impl From<Outcome> for Ended {
+    /// What happened to the first message, or success of them all.
+    fn from(then: Outcome) -> Self {
+        Self { finished: 0, then }
+    }
+}
+
+/// What became of a message in a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The handler succeeded.
@@ -146,7 +163,18 @@ pub enum Action<M> {
         /// The message's sequence.
         stream_sequence: u64,
     },
-    /// A delivery was lost: open the filter's next consumer at its floor, then call [`Lanes::reopen`](super::Lanes::reopen).
+    /// Ask the server how far a consumer is, then call [`Lanes::inspected`](super::Lanes::inspected). An answer that does not come is
+    /// not missed: it is asked for again.
+    Inspect {
+        /// The partition.
+        partition: Partition,
+        /// The filter.
+        filter: Filter,
+        /// The consumer.
+        epoch: Epoch,
+    },
+    /// The consumer cannot be gone on with: open the filter's next one at its floor, then call
+    /// [`Lanes::reopen`](super::Lanes::reopen).
     Reopen {
         /// The partition.
         partition: Partition,
@@ -155,7 +183,7 @@ pub enum Action<M> {
         /// The epoch that is over.
         epoch: Epoch,
         /// What shows it.
-        gap: Gap,
+        reason: Reopening,
     },
     /// Write the [`progress`](super::Lanes::progress) of a partition into its record at once, then call
     /// [`Lanes::recorded`](super::Lanes::recorded): runs wait for it.
@@ -186,17 +214,26 @@ pub enum Action<M> {
     },
 }
 
-/// One attempt at one message.
+/// One run of the handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run<M> {
     /// Names the run.
     pub run: RunId,
     /// The partition.
     pub partition: Partition,
-    /// The filter.
-    pub filter: Filter,
     /// The tenure, for a database to refuse stale writes by.
     pub token: FencingToken,
+    /// Whether this member runs nothing else meanwhile, because its only message is suspected of ending whatever process runs it.
+    pub alone: bool,
+    /// What it is to handle, in stream order: never empty, and one message unless the settings ask for batches.
+    pub attempts: Vec<Attempt<M>>,
+}
+
+/// One attempt at one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt<M> {
+    /// The filter.
+    pub filter: Filter,
     /// The key.
     pub key: Arc<str>,
     /// 1 plus the number of attempts that failed, in earlier tenures too.
@@ -205,8 +242,6 @@ pub struct Run<M> {
     pub stream_sequence: u64,
     /// Its store time, nanoseconds since the Unix epoch.
     pub time: u64,
-    /// Whether this member runs nothing else meanwhile, because the message is suspected of ending whatever process runs it.
-    pub alone: bool,
     /// The message.
     pub message: M,
 }
@@ -262,6 +297,43 @@ pub struct PullEnd {
     pub bytes: usize,
     /// Whether it ended because the next message is larger than those.
     pub too_large: bool,
+}
+
+/// How far the server says a consumer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConsumerView {
+    /// The consumer sequence of its last delivery.
+    pub delivered: u64,
+    /// How many messages of the stream it has still to deliver.
+    pub pending: u64,
+    /// How many it has delivered that are not acked.
+    pub ack_pending: u64,
+    /// The consumer sequence up to which everything is acked.
+    pub ack_floor: u64,
+}
+
+/// Why a filter needs another consumer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reopening {
+    /// A delivery before this one was lost.
+    Gap(Gap),
+    /// The last delivery was lost, or the last few.
+    Swallowed {
+        /// The consumer sequence that came last.
+        seen: u64,
+        /// The one that the server delivered last.
+        delivered: u64,
+    },
+    /// It has messages, was asked for them, and delivers none.
+    Stuck {
+        /// How many.
+        pending: u64,
+    },
+    /// Acks did not reach the server.
+    LostAcks {
+        /// How many acks it still awaits, those of unfinished messages included.
+        pending: u64,
+    },
 }
 
 /// A consumer sequence that is not the one after the last.

@@ -2,7 +2,7 @@
 //!
 //! Three degrees of care, by what the progress record tells of a message:
 //! - **recorded**: a member died not long ago and may have begun with it, or it has died with somebody before. Its run is
-//!   *withheld* until the record says that it is started; otherwise one that kills at once would never be seen.
+//!   *withheld* until the record says that all its messages are started; otherwise one that kills at once would never be seen.
 //! - **suspected**: [`FEW`] members have died with it. It runs alone: the member waits until nothing runs, sees to it that the records
 //!   of all its partitions say so, runs this message only, and goes on when the record says that it has ended. If the process dies,
 //!   this message and no other was running.
@@ -13,12 +13,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Lanes;
 use super::action::{Action, Run, RunId};
 use super::filter::Filter;
 use super::lane::{Burial, LaneId, State};
 use super::marks::absolve;
 use super::partition::{FilterId, FilterState, Phase};
+use super::{Lanes, Running};
 use crate::ids::{FencingToken, Incarnation, Partition};
 
 /// With how many deaths a message is suspected. Whatever ran along dies along, so this is no proof; running alone is.
@@ -150,8 +150,17 @@ impl<M: Clone> Lanes<M> {
     /// Whether the first message of a lane may only run alone.
     pub(super) fn is_suspect(&self, id: LaneId) -> bool {
         let lane = self.lanes.get(&id);
-        lane.and_then(|lane| Some(self.filters.get(&lane.filter)?.deaths_of(lane.first()?) >= FEW))
-            .unwrap_or(false)
+        let first = lane.and_then(|lane| Some((lane.filter, lane.first()?)));
+        first.is_some_and(|(filter, sequence)| self.must_run_alone(filter, sequence))
+    }
+
+    /// Whether a message may only run alone, if it may run at all: it shares no run with others.
+    pub(super) fn must_run_alone(&self, id: FilterId, sequence: u64) -> bool {
+        let suspected = self
+            .filters
+            .get(&id)
+            .is_some_and(|filter| filter.deaths_of(sequence) >= FEW);
+        suspected || self.is_condemned(id, sequence)
     }
 
     fn is_condemned(&self, id: FilterId, sequence: u64) -> bool {
@@ -190,10 +199,13 @@ impl<M: Clone> Lanes<M> {
     }
 
     /// Starts a run, or withholds it until the record says so.
-    pub(super) fn start(&mut self, run: Run<M>, id: FilterId) {
-        let sequence = run.stream_sequence;
-        let delicate = run.alone || self.filters.get(&id).is_some_and(|filter| filter.is_delicate(sequence));
-        if !delicate {
+    pub(super) fn start(&mut self, run: Run<M>) {
+        let messages = self.runs.get(&run.run).map_or(&[][..], |running| &running.messages);
+        let delicate = messages.iter().any(|tried| {
+            let filter = self.filters.get(&tried.filter);
+            filter.is_some_and(|filter| filter.is_delicate(tried.sequence))
+        });
+        if !delicate && !run.alone {
             self.actions.push_back(Action::Run(run));
             return;
         }
@@ -236,8 +248,9 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn release(&mut self, run: RunId) {
-        if self.runs.get(&run).is_some_and(|running| running.replaced) {
-            // Another message was stored in its place before it began.
+        let replaced = |running: &Running| running.messages.iter().any(|tried| tried.replaced);
+        if self.runs.get(&run).is_some_and(replaced) {
+            // Another message was stored in the place of one before it began. The others take their turn again.
             self.drop_run(run);
         } else if let Some(withheld) = self.care.withheld.remove(&run) {
             self.actions.push_back(Action::Run(withheld.run));
@@ -290,7 +303,11 @@ impl<M: Clone> Lanes<M> {
             // It takes its turn with the others again, if it has one.
             return self.settle(id);
         }
-        let Some(run) = self.run(partition, id, true) else {
+        if self.condemn(id) {
+            return;
+        }
+        let messages = self.front(id, 1);
+        let Some(run) = self.run(partition, messages, true) else {
             return;
         };
         // What the records of other partitions last said to be started has ended by now: it must not be blamed.
@@ -305,14 +322,17 @@ impl<M: Clone> Lanes<M> {
     }
 
     /// A run has ended. If it was alone, the others go on when the record says so.
-    pub(super) fn ended_alone(&mut self, run: RunId, id: FilterId, partition: Partition, token: FencingToken) {
+    pub(super) fn ended_alone(&mut self, run: RunId, running: &Running) {
         let alone = matches!(&self.care.solo, Some(Solo::Preparing(other, _) | Solo::Running(other)) if *other == run);
         if !alone {
             return;
         }
-        if let Some(filter) = self.filters.get_mut(&id) {
-            filter.alone = false;
+        for tried in &running.messages {
+            if let Some(filter) = self.filters.get_mut(&tried.filter) {
+                filter.alone = false;
+            }
         }
+        let (partition, token) = (running.partition, running.token);
         let changes = self.changes(partition);
         self.care.unrecorded.insert(partition);
         self.care.solo = Some(Solo::Clearing(Awaited::from([((partition, token), changes)])));
@@ -339,11 +359,8 @@ impl<M: Clone> Lanes<M> {
             tenure.running -= 1;
             tenure.changes += 1;
         }
-        if let Some(filter) = self.filters.get_mut(&running.filter) {
-            filter.started.remove(&running.sequence);
-        }
-        self.ended_alone(run, running.filter, running.partition, running.token);
-        self.set_state(running.lane, State::Ready);
-        self.settle(running.lane);
+        self.ended_alone(run, &running);
+        self.hand_back(&running);
+        self.settle_all(&running);
     }
 }

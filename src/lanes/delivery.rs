@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Lanes;
-use super::action::{Action, Delivered, Gap, RunId};
+use super::action::{Action, Delivered, Gap, Reopening, RunId};
 use super::filter::Filter;
 use super::floor::Seen;
 use super::lane::{Lane, LaneId, State};
@@ -38,17 +38,10 @@ impl<M: Clone> Lanes<M> {
         let expected = filter.expected;
         if found == expected {
             filter.expected += 1;
+            filter.watched.delivered();
             return true;
         }
-        filter.lost = true;
-        let reopen = Action::Reopen {
-            partition: filter.partition,
-            filter: filter.name.clone(),
-            epoch: filter.epoch,
-            gap: Gap { expected, found },
-        };
-        self.actions.push_back(reopen);
-        self.give_back_all(id);
+        self.break_off(id, Reopening::Gap(Gap { expected, found }));
         false
     }
 
@@ -108,6 +101,10 @@ impl<M: Clone> Lanes<M> {
         entry.keep_at = keep_at;
         entry.reply = delivered.reply;
         entry.read_sequence = delivered.read_sequence;
+        if entry.consumer_sequence == 0 {
+            // The server counts a message by its first delivery.
+            entry.consumer_sequence = delivered.consumer_sequence;
+        }
         if let Body::Reading(read) = entry.body {
             entry.body = Body::Held(delivered.message);
             let lane = entry.lane;
@@ -129,8 +126,10 @@ impl<M: Clone> Lanes<M> {
             lane,
             time: delivered.time,
             read_sequence: delivered.read_sequence,
+            consumer_sequence: delivered.consumer_sequence,
             reply: delivered.reply,
             bytes,
+            since: now,
             body: if stays {
                 Body::Held(delivered.message)
             } else {
@@ -206,9 +205,10 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         match &lane.state {
-            State::Running { run, sequence: running } if *running == sequence => {
-                if let Some(running) = self.runs.get_mut(run) {
-                    running.replaced = true;
+            State::Running { run } => {
+                let running = self.runs.get_mut(run).into_iter().flat_map(|run| &mut run.messages);
+                for tried in running.filter(|tried| tried.lane == id && tried.sequence == sequence) {
+                    tried.replaced = true;
                 }
             }
             State::Burying(burial) if burial.sequence == sequence => {

@@ -17,7 +17,7 @@ pub(super) struct LaneId(pub(super) u64);
 pub(super) struct Lane {
     pub(super) filter: FilterId,
     pub(super) key: Arc<str>,
-    /// Ascending sequences. The one that `state` names is among them until it is finished.
+    /// Ascending sequences. What a handler has is among them until it is finished.
     queue: VecDeque<u64>,
     /// What is in memory or being read: so many from the front. The rest is spilled.
     pub(super) load: Amount,
@@ -26,6 +26,8 @@ pub(super) struct Lane {
     pub(super) state: State,
     /// Whether the lane stands in its partition's line of lanes that are ready.
     pub(super) lined_up: bool,
+    /// While the first message waits for company in a batch: until when.
+    pub(super) gathers_until: Option<Time>,
 }
 
 /// What a lane is doing. At most one thing: this is why a key never has two handlers.
@@ -35,10 +37,8 @@ pub(super) enum State {
     Ready,
     /// A handler runs.
     Running {
-        /// The run.
+        /// The run, which knows its messages.
         run: RunId,
-        /// Its message.
-        sequence: u64,
     },
     /// The first message failed and is tried again later.
     Waiting {
@@ -78,6 +78,7 @@ impl Lane {
             waits_since: 0,
             state: State::Ready,
             lined_up: false,
+            gathers_until: None,
         }
     }
 
@@ -117,6 +118,11 @@ impl Lane {
     /// The first message that is spilled.
     pub(super) fn first_spilled(&self) -> Option<u64> {
         self.queue.get(self.load.messages).copied()
+    }
+
+    /// The first messages, at most `count` of those that are not spilled.
+    pub(super) fn front(&self, count: usize) -> impl Iterator<Item = u64> + '_ {
+        self.queue.iter().take(count.min(self.load.messages)).copied()
     }
 
     /// The next message to run.
@@ -163,7 +169,8 @@ impl Lane {
         match self.state {
             State::Waiting { until } => Some(until),
             State::Parked { until, .. } => until,
-            State::Ready | State::Running { .. } | State::Burying(_) => None,
+            State::Ready => self.gathers_until,
+            State::Running { .. } | State::Burying(_) => None,
         }
     }
 }

@@ -17,12 +17,13 @@
 //! | `lane`, `partition` | the state: a key's queue, a filter, a tenure |
 //! | `tenure` | open, re-open, stop, cancel, close |
 //! | `delivery` | a delivery: new, known, finished, out of sequence |
-//! | `dispatch` | which message runs next |
+//! | `dispatch`, `gather` | which messages run next, alone or in a batch |
 //! | `care` | messages that may end their process |
 //! | `outcome`, `retry` | how runs end; dead letters; how long to wait |
 //! | `timers` | retries and in-progress acks that are due |
 //! | `room`, `pull` | what is held, and asking for more |
 //! | `spill` | keys that wait keep few messages in memory |
+//! | `watchdog` | what no delivery shows |
 //! | `status`, `settings`, `action` | what is shown, what is set, what is asked of the driver |
 
 mod action;
@@ -31,6 +32,7 @@ mod delivery;
 mod dispatch;
 mod filter;
 mod floor;
+mod gather;
 mod lane;
 mod marks;
 mod outcome;
@@ -45,15 +47,19 @@ mod tenure;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub use self::action::{Action, DeadLetter, Delivered, Found, Gap, Outcome, Parked, PullEnd, ReadId, Run, RunId};
+pub use self::action::{
+    Action, Attempt, ConsumerView, DeadLetter, Delivered, Ended, Found, Gap, Outcome, Parked, PullEnd, ReadId,
+    Reopening, Run, RunId,
+};
 pub use self::filter::Filter;
 pub use self::marks::{Death, MOST_DEATHS, Mark, Marks, Range};
 pub use self::partition::Phase;
 pub use self::room::Amount;
-pub use self::settings::{Retry, Settings};
+pub use self::settings::{BatchScope, BatchSettings, Retry, Settings};
 pub use self::status::{FilterStatus, KeyDepth, PartitionStatus, Stall, Stalled, Status};
 
 use self::care::Care;
@@ -83,6 +89,10 @@ pub struct Lanes<M> {
     line: VecDeque<Partition>,
     care: Care<M>,
     timers: BTreeSet<(Time, Timer)>,
+    /// The time as of the last [`wake`](Self::wake).
+    now: Time,
+    /// When the watchdog looks next.
+    next_look: Option<Time>,
     /// Filters that may have room to pull.
     wanting: BTreeSet<FilterId>,
     /// The filter after which the next look for room begins.
@@ -98,10 +108,17 @@ pub struct Lanes<M> {
 struct Running {
     partition: Partition,
     token: FencingToken,
+    /// In the order that the handler has them in.
+    messages: Vec<Tried>,
+    cancelled: bool,
+}
+
+/// A message in the hands of a handler.
+#[derive(Debug)]
+struct Tried {
     filter: FilterId,
     lane: LaneId,
     sequence: u64,
-    cancelled: bool,
     /// Whether another message took the sequence of this one: the outcome says nothing about it.
     replaced: bool,
 }
@@ -121,6 +138,8 @@ impl<M: Clone> Lanes<M> {
             line: VecDeque::new(),
             care: Care::new(),
             timers: BTreeSet::new(),
+            now: Time::ZERO,
+            next_look: None,
             wanting: BTreeSet::new(),
             pulled_last: FilterId(0),
             load: Load::default(),

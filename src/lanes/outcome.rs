@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, DeadLetter, Outcome, RunId};
+use super::action::{Action, DeadLetter, Ended, Outcome, RunId};
 use super::lane::{Burial, LaneId, State};
 use super::partition::{Body, FilterId};
 use super::retry::backoff;
 use super::timers::Timer;
-use super::{Lanes, Running};
+use super::{Lanes, Running, Tried};
 use crate::time::Time;
 
 impl<M: Clone> Lanes<M> {
     /// A handler has really ended. After [`close`](Self::close) its outcome no longer counts.
-    pub fn ended(&mut self, now: Time, run: RunId, outcome: Outcome) {
+    ///
+    /// What was not tried goes back to its lanes: it is first in them still, and no attempt is counted.
+    pub fn ended(&mut self, now: Time, run: RunId, ended: impl Into<Ended>) {
         let Some(running) = self.runs.remove(&run) else {
             return;
         };
@@ -22,57 +24,78 @@ impl<M: Clone> Lanes<M> {
             .get_mut(&running.partition)
             .filter(|tenure| tenure.token == running.token);
         let Some(tenure) = tenure else {
-            self.ended_alone(run, running.filter, running.partition, running.token);
+            self.ended_alone(run, &running);
             return self.leftover_ended(running.partition, running.token);
         };
         tenure.running -= 1;
         tenure.changes += 1;
-        self.ended_alone(run, running.filter, running.partition, running.token);
-        self.set_state(running.lane, State::Ready);
-        if !running.replaced {
-            self.conclude(now, run, &running, outcome);
-        }
-        self.settle(running.lane);
+        self.ended_alone(run, &running);
+        self.hand_back(&running);
+        self.conclude(now, run, &running.messages, ended.into());
+        self.settle_all(&running);
         self.drained(running.partition);
     }
 
-    fn conclude(&mut self, now: Time, run: RunId, running: &Running, outcome: Outcome) {
-        let Some(filter) = self.filters.get_mut(&running.filter) else {
+    /// The messages of a run are its no longer.
+    pub(super) fn hand_back(&mut self, running: &Running) {
+        for tried in &running.messages {
+            self.set_state(tried.lane, State::Ready);
+            if let Some(filter) = self.filters.get_mut(&tried.filter).filter(|_| !tried.replaced) {
+                filter.started.remove(&tried.sequence);
+            }
+        }
+    }
+
+    /// The lanes of a run go on.
+    pub(super) fn settle_all(&mut self, running: &Running) {
+        for tried in &running.messages {
+            self.settle(tried.lane);
+        }
+        self.line_up_partition(running.partition);
+    }
+
+    fn conclude(&mut self, now: Time, run: RunId, messages: &[Tried], ended: Ended) {
+        let finished = match ended.then {
+            Outcome::Success => messages.len(),
+            _ if ended.finished < messages.len() => ended.finished,
+            _ => 0,
+        };
+        let (done, rest) = messages.split_at(finished);
+        for tried in done.iter().filter(|tried| !tried.replaced) {
+            if let Some(reply) = self.finish(tried.filter, tried.sequence) {
+                self.actions.push_back(Action::Ack { reply });
+            }
+        }
+        let Some(tried) = rest.first().filter(|tried| !tried.replaced) else {
             return;
         };
-        filter.started.remove(&running.sequence);
-        match outcome {
-            Outcome::Success => {
-                if let Some(reply) = self.finish(running.filter, running.sequence) {
-                    self.actions.push_back(Action::Ack { reply });
-                }
-            }
-            Outcome::Retry { after, error } => self.failed(now, run, running, after, error),
+        match ended.then {
+            Outcome::Retry { after, error } => self.failed(now, run, tried, after, error),
             Outcome::Reject { error } => {
-                self.count_failure(running);
-                self.bury_new(run, running, error);
+                self.count_failure(tried);
+                self.bury_new(run, tried, error);
             }
-            Outcome::Cancelled => {}
+            Outcome::Success | Outcome::Cancelled => {}
         }
     }
 
     /// One more attempt failed; how many that makes.
-    fn count_failure(&mut self, running: &Running) -> u32 {
-        let Some(filter) = self.filters.get_mut(&running.filter) else {
+    fn count_failure(&mut self, tried: &Tried) -> u32 {
+        let Some(filter) = self.filters.get_mut(&tried.filter) else {
             return 0;
         };
-        let attempts = filter.attempts.entry(running.sequence).or_default();
+        let attempts = filter.attempts.entry(tried.sequence).or_default();
         *attempts = attempts.saturating_add(1);
         *attempts
     }
 
-    fn failed(&mut self, now: Time, run: RunId, running: &Running, after: Option<Duration>, error: String) {
-        let failed = self.count_failure(running);
+    fn failed(&mut self, now: Time, run: RunId, tried: &Tried, after: Option<Duration>, error: String) {
+        let failed = self.count_failure(tried);
         if self.settings.retry.max_attempts.is_some_and(|max| failed >= max.get()) {
-            return self.bury_new(run, running, error);
+            return self.bury_new(run, tried, error);
         }
-        let delay = after.unwrap_or_else(|| self.backoff(running.sequence, failed));
-        self.set_waiting(running.lane, now + delay);
+        let delay = after.unwrap_or_else(|| self.backoff(tried.sequence, failed));
+        self.set_waiting(tried.lane, now + delay);
     }
 
     fn backoff(&self, sequence: u64, failed: u32) -> Duration {
@@ -84,15 +107,15 @@ impl<M: Clone> Lanes<M> {
         self.set_state(id, State::Waiting { until });
     }
 
-    fn bury_new(&mut self, run: RunId, running: &Running, error: String) {
+    fn bury_new(&mut self, run: RunId, tried: &Tried, error: String) {
         let burial = Burial {
             run,
-            sequence: running.sequence,
+            sequence: tried.sequence,
             error,
             failures: 0,
             store_error: None,
         };
-        self.bury(running.lane, burial);
+        self.bury(tried.lane, burial);
     }
 
     /// Asks for a dead letter to be stored; the lane waits for the answer.

@@ -9,6 +9,7 @@ use super::floor::Floor;
 use super::lane::LaneId;
 use super::marks::{Death, Marks};
 use super::room::{Amount, Load};
+use super::watchdog::Watched;
 use crate::ids::{Epoch, FencingToken, Partition};
 use crate::time::Time;
 
@@ -35,6 +36,8 @@ pub(super) struct Tenure {
     pub(super) filters: BTreeMap<Filter, FilterId>,
     /// The lanes that may run, first come first served.
     pub(super) line: VecDeque<LaneId>,
+    /// The lanes whose first message waits for company in a batch.
+    pub(super) gathering: BTreeSet<LaneId>,
     /// Whether the partition stands in the member's line.
     pub(super) lined_up: bool,
     pub(super) load: Load,
@@ -57,6 +60,7 @@ impl Tenure {
             phase: Phase::Serving,
             filters: BTreeMap::new(),
             line: VecDeque::new(),
+            gathering: BTreeSet::new(),
             lined_up: false,
             load: Load::default(),
             spilled: 0,
@@ -109,6 +113,7 @@ pub(super) struct FilterState<M> {
     pub(super) next_above: Option<usize>,
     /// How many messages may be asked for and not yet delivered: few while nothing comes, more with everything that does.
     pub(super) pace: usize,
+    pub(super) watched: Watched,
 }
 
 /// One message that is unfinished.
@@ -119,7 +124,11 @@ pub(super) struct Entry<M> {
     /// Of the latest delivery.
     pub(super) reply: Arc<str>,
     pub(super) read_sequence: u64,
+    /// Of its first delivery by the current consumer; 0 before that.
+    pub(super) consumer_sequence: u64,
     pub(super) bytes: usize,
+    /// When it was delivered first.
+    pub(super) since: Time,
     pub(super) body: Body<M>,
     /// When the next in-progress ack is due.
     pub(super) keep_at: Time,
@@ -159,6 +168,7 @@ impl<M> FilterState<M> {
             average_bytes: 0,
             next_above: None,
             pace,
+            watched: Watched::new(),
         }
     }
 
@@ -168,6 +178,10 @@ impl<M> FilterState<M> {
         self.expected = 1;
         self.lost = false;
         self.next_above = None;
+        self.watched.reopen();
+        for entry in self.entries.values_mut() {
+            entry.consumer_sequence = 0;
+        }
     }
 
     /// What the progress record is to hold.

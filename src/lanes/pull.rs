@@ -90,14 +90,22 @@ impl<M: Clone> Lanes<M> {
             match self.look(id) {
                 Look::Content => {
                     self.wanting.remove(&id);
+                    self.note_starved(id);
                 }
-                Look::Waits => {}
+                Look::Waits => self.note_starved(id),
                 Look::Ask(messages, bytes) => {
                     self.wanting.remove(&id);
                     self.pulled_last = id;
                     self.ask(id, messages, bytes);
                 }
             }
+        }
+    }
+
+    /// Nothing is asked for, so that nothing may be expected.
+    fn note_starved(&mut self, id: FilterId) {
+        if let Some(filter) = self.filters.get_mut(&id) {
+            filter.watched.starved |= filter.load.outstanding.messages == 0;
         }
     }
 

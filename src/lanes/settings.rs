@@ -32,12 +32,50 @@ pub struct Settings {
     pub several_filters: bool,
     /// The `ack_wait` of the consumers. A message held longer than half of it is kept by an in-progress ack.
     pub ack_wait: Duration,
+    /// How often the server is asked about consumers from which messages are awaited and none come. `None`: never about any.
+    pub inspect_interval: Option<Duration>,
+    /// How often the server is asked whether acks have reached it. Looked at every `inspect_interval`.
+    pub ack_check_interval: Duration,
     /// How a failed message is tried again.
     pub retry: Retry,
     /// How often a message may have ended its process while nothing else ran before it is not run any more.
     pub max_kills: NonZeroU32,
     /// Whether such a message becomes a dead letter. Otherwise its key waits.
     pub dead_letter_killers: bool,
+    /// How many messages one run takes, and which.
+    pub batch: BatchSettings,
+}
+
+/// Which messages come together in one batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BatchScope {
+    /// The next ones of a key. Batches of different keys run at the same time.
+    Key,
+    /// The next ones of a partition, of any of its keys, in stream order. A partition has one batch at a time. A key that waits for
+    /// a retry or a dead letter is passed over with all its later messages.
+    Partition,
+}
+
+/// What a batch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSettings {
+    /// Which messages come together.
+    pub scope: BatchScope,
+    /// How many there are at most; no more than `max_held_per_partition`. Usual: 10 to a few hundred.
+    pub max_messages: NonZeroUsize,
+    /// How long a message may wait for company, from when it came in; time that it spends behind another batch counts. A batch
+    /// that is full does not wait, nor does one that can get no company because the room for messages is taken. Zero: whatever is
+    /// there. Usual: 5 ms to 1 s.
+    pub max_wait: Duration,
+}
+
+impl BatchSettings {
+    /// One message at a time.
+    pub const SINGLE: Self = Self {
+        scope: BatchScope::Key,
+        max_messages: NonZeroUsize::MIN,
+        max_wait: Duration::ZERO,
+    };
 }
 
 /// How a failed message is tried again.

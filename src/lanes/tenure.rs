@@ -45,6 +45,7 @@ impl<M: Clone> Lanes<M> {
             FilterState::new(partition, filter, epoch, marks, self.settings.idle_pull.get()),
         );
         self.wanting.insert(id);
+        self.start_watching();
     }
 
     /// The next consumer of a filter was opened in the same tenure, at the filter's floor or below. What is held, running and
@@ -223,6 +224,7 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         tenure.line.clear();
+        tenure.gathering.clear();
         let ids: Vec<_> = tenure.filters.values().copied().collect();
         for id in ids {
             self.give_back_all(id);

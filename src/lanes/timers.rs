@@ -9,10 +9,12 @@ use crate::time::Time;
 /// Something to be done at a time. Each is taken out when it no longer matters, so that the queue is no longer than what is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A lane has waited long enough.
+    /// A lane has waited long enough: for its next attempt, its dead letter, or company in a batch.
     Lane(LaneId),
     /// A held message needs an in-progress ack.
     Keep(FilterId, u64),
+    /// The watchdog looks at all filters.
+    Look,
 }
 
 impl<M: Clone> Lanes<M> {
@@ -23,6 +25,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Time has come to `now`: does all that is due.
     pub fn wake(&mut self, now: Time) {
+        self.now = now;
         while let Some(&(at, timer)) = self.timers.first()
             && at <= now
         {
@@ -30,6 +33,7 @@ impl<M: Clone> Lanes<M> {
             match timer {
                 Timer::Lane(lane) => self.waited(lane),
                 Timer::Keep(filter, sequence) => self.keep(now, filter, sequence),
+                Timer::Look => self.look_around(now),
             }
         }
     }
@@ -72,7 +76,8 @@ impl<M: Clone> Lanes<M> {
                 let burial = burial.clone();
                 self.bury(id, burial);
             }
-            State::Ready | State::Running { .. } | State::Burying(_) => {}
+            State::Ready => self.gathered(id),
+            State::Running { .. } | State::Burying(_) => {}
         }
     }
 }

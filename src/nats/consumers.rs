@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::pull::Config;
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, ReplayPolicy};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, Info, ReplayPolicy};
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::stream::{ConsumerCreateStrictErrorKind, ConsumerErrorKind};
 use futures_util::TryStreamExt;
 
 use crate::engine::{ConsumerSpec, CreateFault, Fault, Position, Retention};
+use crate::lanes::ConsumerView;
 use crate::names::ConsumerName;
 
 use super::Nats;
@@ -44,16 +45,32 @@ impl Nats {
 
     /// How far a consumer is. `None` only on the server's word that it does not exist.
     pub(crate) async fn inspect_consumer(&self, name: &ConsumerName) -> Result<Option<Position>, Fault> {
+        let info = self.consumer_info(name).await?;
+        Ok(info.map(|info| Position {
+            ack_floor: info.ack_floor.stream_sequence,
+            delivered: info.delivered.stream_sequence,
+            start: match info.config.deliver_policy {
+                DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
+                _ => 0,
+            },
+        }))
+    }
+
+    /// How far a consumer is, for the watchdog. `None` only on the server's word that it does not exist.
+    pub(crate) async fn view_consumer(&self, name: &ConsumerName) -> Result<Option<ConsumerView>, Fault> {
+        let info = self.consumer_info(name).await?;
+        Ok(info.map(|info| ConsumerView {
+            delivered: info.delivered.consumer_sequence,
+            pending: info.num_pending,
+            ack_pending: u64::try_from(info.num_ack_pending).unwrap_or(u64::MAX),
+            ack_floor: info.ack_floor.consumer_sequence,
+        }))
+    }
+
+    async fn consumer_info(&self, name: &ConsumerName) -> Result<Option<Info>, Fault> {
         let stream = self.stream_handle().await.map_err(|error| Fault(error.to_string()))?;
         match stream.consumer_info(name.to_string()).await {
-            Ok(info) => Ok(Some(Position {
-                ack_floor: info.ack_floor.stream_sequence,
-                delivered: info.delivered.stream_sequence,
-                start: match info.config.deliver_policy {
-                    DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
-                    _ => 0,
-                },
-            })),
+            Ok(info) => Ok(Some(info)),
             Err(error) => match error.kind() {
                 ConsumerInfoErrorKind::NotFound => Ok(None),
                 ConsumerInfoErrorKind::JetStream(inner) if inner.error_code().0 == CONSUMER_NOT_FOUND => Ok(None),

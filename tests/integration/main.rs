@@ -8,12 +8,14 @@
 //! |---|---|
 //! | `t10_join` | entering a group, sharing the partitions, duplicates of an id |
 //! | `t20_delivery` | what a handler is given, order, retry |
+//! | `t25_batches` | handlers of several messages at once |
 //! | `t25_dead_letters` | messages that are given up |
 //! | `t30_handover` | graceful moves: join under load, leave |
 //! | `t40_crash` | members that are killed |
 //! | `t45_poison` | messages that kill whatever process runs them |
 //! | `t50_freeze` | members that are frozen, and what they can do when they wake |
 //! | `t60_consumers` | consumers that lose deliveries, vanish, or are contested |
+//! | `t65_acks` | acks that are lost, and confirmed ones |
 //! | `t70_bad_input` | what does not fit is refused before anything is created |
 //! | `t71_unfit` | streams and buckets that would fail a group later are refused at once |
 //! | `t80_server` | a server that restarts, loses replies, or is out of reach |
@@ -29,12 +31,14 @@
 mod support;
 mod t10_join;
 mod t20_delivery;
+mod t25_batches;
 mod t25_dead_letters;
 mod t30_handover;
 mod t40_crash;
 mod t45_poison;
 mod t50_freeze;
 mod t60_consumers;
+mod t65_acks;
 mod t70_bad_input;
 mod t71_unfit;
 mod t80_server;

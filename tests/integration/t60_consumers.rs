@@ -6,10 +6,10 @@ use async_nats::jetstream::consumer::pull;
 use async_nats::jetstream::stream::RetentionPolicy::{self, Limits, WorkQueue};
 use futures_util::StreamExt;
 use jetring::names::ConsumerName;
-use jetring::{Error, Partition};
+use jetring::{Error, Partition, Settings};
 
 use crate::support::members::work;
-use crate::support::{Kind, Setup, World, eventually};
+use crate::support::{Gate, Kind, Setup, World, eventually};
 
 const KEYS: [&str; 12] = ["k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7", "k8", "k9", "k10", "k11"];
 
@@ -92,6 +92,95 @@ async fn a_swallowed_last_message_comes_back() {
         world.await_handled().await;
         world.verdict().exactly_once();
     }
+}
+
+/// One partition, and a server that offers nothing again within the time of a test: only the watchdog can help.
+async fn watched(retention: RetentionPolicy) -> World {
+    let mut world = World::start(Setup {
+        partitions: 1,
+        ack_wait: Duration::from_secs(120),
+        ..Setup::new(Kind::Transformed, retention)
+    })
+    .await;
+    let settings = Settings {
+        inspect_interval: Some(Duration::from_millis(300)),
+        ..world.setup.settings()
+    };
+    let group = world.setup.group().with_settings(settings).unwrap();
+    world.try_join_group("a", &world.client.clone(), group).await.unwrap();
+    world.wait_settled(&["a"]).await;
+    world
+}
+
+#[tokio::test]
+async fn a_swallowed_last_message_comes_back_long_before_the_ack_wait() {
+    for retention in [Limits, WorkQueue] {
+        let world = watched(retention).await;
+        let consumer = world.consumer_of(Partition(0)).await;
+        let mut stolen = steal(&world, &consumer, 1).await;
+        let mut taken = None;
+        while taken.is_none() {
+            let message = world.publish("x").await;
+            tokio::select! {
+                found = stolen.next() => taken = found,
+                () = world.await_done(message) => {}
+            }
+        }
+        world.await_handled().await;
+        world.verdict().exactly_once();
+    }
+}
+
+#[tokio::test]
+async fn s36_a_consumer_that_delivers_nothing_is_replaced() {
+    for retention in [Limits, WorkQueue] {
+        let world = watched(retention).await;
+        world.publish_round(&KEYS, 2).await;
+        world.await_handled().await;
+        // A consumer that is paused looks as one does that is stuck: it has messages, is asked for them, and delivers none.
+        let consumer = world.consumer_of(Partition(0)).await;
+        let subject = format!("CONSUMER.PAUSE.{}.{consumer}", world.setup.name);
+        let pause = serde_json::json!({ "pause_until": "2100-01-01T00:00:00Z" });
+        let answer: serde_json::Value = world.jetstream.request(subject, &pause).await.unwrap();
+        assert_eq!(answer["paused"], true, "{answer}");
+        world.publish_round(&KEYS, 2).await;
+        world.await_handled().await;
+        world.verdict().exactly_once();
+        let stuck = |text: &String| text.contains("reason: Stuck");
+        assert!(world.journal.changes("a").iter().any(stuck));
+    }
+}
+
+#[tokio::test]
+async fn an_idle_group_and_one_with_a_full_room_replace_no_consumer() {
+    let mut world = watched(Limits).await;
+    let gate = Gate::closed();
+    let held = gate.clone();
+    world.leave("a").await;
+    world.work = work(move |_| {
+        let held = held.clone();
+        async move {
+            held.pass().await;
+            Ok(())
+        }
+    });
+    let settings = Settings {
+        inspect_interval: Some(Duration::from_millis(100)),
+        reconcile_interval: Duration::from_millis(200),
+        ..world.setup.settings()
+    };
+    let group = world.setup.group().with_settings(settings).unwrap();
+    let client = world.client.clone();
+    world.try_join_group("b", &client, group).await.unwrap();
+    // As long as it takes to be wrong several times.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.publish_round(&KEYS, 40).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!world.has_told("b", "Reopening"), "{:?}", world.journal.changes("b"));
+    gate.open();
+    world.await_handled().await;
+    assert!(!world.has_told("b", "Reopening"), "{:?}", world.journal.changes("b"));
+    world.verdict().exactly_once();
 }
 
 #[tokio::test]

@@ -261,6 +261,8 @@ impl Member {
                 }
             }
             Action::Reopen { partition, epoch, .. } => self.reopen(partition, epoch, ReopenReason::Gap),
+            // The settings ask for no watchdog.
+            Action::Inspect { .. } => {}
             Action::Drained { partition, marks, .. } => {
                 self.pulls.retain(|(other, _), _| *other != partition);
                 self.lanes.close(partition);

@@ -155,6 +155,9 @@ pub(crate) fn lane_settings() -> lanes::Settings {
         // Members die here whatever they run.
         max_kills: NonZeroU32::MAX,
         dead_letter_killers: false,
+        inspect_interval: None,
+        ack_check_interval: Duration::from_nanos(ACK_WAIT),
+        batch: lanes::BatchSettings::SINGLE,
     }
 }
 
@@ -439,16 +442,13 @@ impl World {
             Out::InProgress(reply) => self.send(slot, Happening::InProgress(reply)),
             Out::Start(run) => {
                 self.excuse_the_frozen();
-                let key = run.key.parse().unwrap();
-                self.tell(|| {
-                    format!(
-                        "m{slot} runs {} key {key} partition {}",
-                        run.stream_sequence, run.partition
-                    )
-                });
+                let [attempt] = &run.attempts[..] else {
+                    panic!("{} messages in a run without batches", run.attempts.len());
+                };
+                let (key, sequence) = (attempt.key.parse().unwrap(), attempt.stream_sequence);
+                self.tell(|| format!("m{slot} runs {sequence} key {key} partition {}", run.partition));
                 self.slots[slot].runs.insert(run.run);
-                self.check
-                    .started(life, run.run, run.partition, key, run.stream_sequence);
+                self.check.started(life, run.run, run.partition, key, sequence);
                 let takes = match self.random.between(0, 100) {
                     _ if self.options.plant == Some(Plant::LeaseIgnored) => self.random.between(3_000, 9_000),
                     0..95 => self.random.between(1, 40),

@@ -5,7 +5,10 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
 use crate::ids::{Epoch, FencingToken, Partition};
-use crate::lanes::{Action, Delivered, Filter, Found, Gap, Lanes, Marks, Outcome, ReadId, Retry, Run, RunId, Settings};
+use crate::lanes::{
+    Action, Attempt, BatchSettings, Delivered, Ended, Filter, Found, Gap, Lanes, Marks, Outcome, ReadId, Reopening,
+    Retry, Run, RunId, Settings,
+};
 use crate::time::Time;
 
 pub(super) const P: Partition = Partition(3);
@@ -25,6 +28,8 @@ pub(super) fn settings() -> Settings {
         idle_pull: number(100_000),
         several_filters: false,
         ack_wait: Duration::from_secs(30),
+        inspect_interval: None,
+        ack_check_interval: Duration::from_secs(20),
         retry: Retry {
             initial: Duration::from_millis(100),
             max: Duration::from_secs(1),
@@ -32,6 +37,7 @@ pub(super) fn settings() -> Settings {
         },
         max_kills: NonZeroU32::new(3).unwrap(),
         dead_letter_killers: false,
+        batch: BatchSettings::SINGLE,
     }
 }
 
@@ -133,14 +139,28 @@ impl Bench {
         self.lanes.wake(self.now);
     }
 
+    /// Dispatches and gives the attempts that started.
+    pub(super) fn start(&mut self) -> Vec<Attempt<u64>> {
+        self.start_runs().into_iter().flat_map(|run| run.attempts).collect()
+    }
+
+    /// Dispatches and gives the sequences of each batch that started.
+    pub(super) fn batches(&mut self) -> Vec<Vec<u64>> {
+        let sequences = |run: &Run<u64>| run.attempts.iter().map(|attempt| attempt.stream_sequence).collect();
+        self.start_runs().iter().map(sequences).collect()
+    }
+
     /// Dispatches and gives the runs that started.
-    pub(super) fn start(&mut self) -> Vec<Run<u64>> {
+    pub(super) fn start_runs(&mut self) -> Vec<Run<u64>> {
         self.lanes.dispatch();
         let runs = self.take(|action| match action {
             Action::Run(run) => Some(run.clone()),
             _ => None,
         });
-        self.runs.extend(runs.iter().map(|run| (run.stream_sequence, run.run)));
+        for run in &runs {
+            let sequences = run.attempts.iter().map(|attempt| attempt.stream_sequence);
+            self.runs.extend(sequences.map(|sequence| (sequence, run.run)));
+        }
         runs
     }
 
@@ -153,7 +173,8 @@ impl Bench {
         self.runs[&sequence]
     }
 
-    pub(super) fn end(&mut self, sequence: u64, outcome: Outcome) {
+    /// Ends the run that a message is in.
+    pub(super) fn end(&mut self, sequence: u64, outcome: impl Into<Ended>) {
         self.lanes.ended(self.now, self.runs[&sequence], outcome);
     }
 
@@ -244,10 +265,24 @@ impl Bench {
     }
 
     pub(super) fn gaps(&mut self) -> Vec<Gap> {
+        let reason = |reason| match reason {
+            Reopening::Gap(gap) => gap,
+            other => panic!("{other:?}"),
+        };
+        self.reopenings().into_iter().map(reason).collect()
+    }
+
+    pub(super) fn reopenings(&mut self) -> Vec<Reopening> {
         self.take(|action| match action {
-            Action::Reopen { gap, .. } => Some(*gap),
+            Action::Reopen { reason, .. } => Some(*reason),
             _ => None,
         })
+    }
+
+    /// How often the server was asked about the consumer.
+    pub(super) fn inspections(&mut self) -> usize {
+        let inspections = self.take(|action| matches!(action, Action::Inspect { .. }).then_some(()));
+        inspections.len()
     }
 
     pub(super) fn cancelled(&mut self) -> Vec<RunId> {

@@ -1,8 +1,9 @@
 //! Messages that may end their process.
 
+use super::batches::batches;
 use super::bench::{Bench, P, delivered, epoch, filter, retry, settings};
 use crate::ids::{FencingToken, Incarnation, Partition};
-use crate::lanes::{Action, Death, Filter, Marks, Outcome, Parked, Settings};
+use crate::lanes::{Action, BatchScope, Death, Delivered, Filter, Marks, Outcome, Parked, Settings};
 
 const OTHER: Partition = Partition(4);
 
@@ -163,10 +164,10 @@ fn a_suspect_waits_for_all_others_and_they_wait_for_it() {
     );
     assert_eq!(bench.started(), [0; 0], "the other partition's record still blames 50");
     bench.lanes.recorded(OTHER, FencingToken(1), bench.lanes.changes(OTHER));
-    let runs = bench.start();
+    let runs = bench.start_runs();
     assert_eq!(
         runs.iter()
-            .map(|run| (run.stream_sequence, run.alone))
+            .map(|run| (run.attempts[0].stream_sequence, run.alone))
             .collect::<Vec<_>>(),
         [(2, true)]
     );
@@ -177,7 +178,7 @@ fn a_suspect_waits_for_all_others_and_they_wait_for_it() {
     assert_eq!(bench.records(), [P]);
     let marks = bench.recorded();
     assert_eq!((marks.started.len(), marks.alone, marks.deaths.len()), (0, false, 0));
-    let runs = bench.start();
+    let runs = bench.start_runs();
     assert!(runs.iter().all(|run| !run.alone));
     assert_eq!(runs.len(), 3);
 }
@@ -199,7 +200,7 @@ fn a_suspect_that_fails_is_tried_again_alone() {
     bench.end(3, Outcome::Success);
     bench.started();
     bench.recorded();
-    assert!(bench.start()[0].alone);
+    assert!(bench.start_runs()[0].alone);
 }
 
 #[test]
@@ -280,7 +281,7 @@ fn fewer_deaths_alone_and_any_number_together_condemn_nobody() {
     bench.deliver(2, "b");
     bench.started();
     bench.recorded();
-    assert!(bench.start()[0].alone);
+    assert!(bench.start_runs()[0].alone);
     bench.end(2, Outcome::Success);
     assert_eq!(bench.marks().deaths.len(), 0);
 }
@@ -316,7 +317,7 @@ fn what_was_counted_is_taken_back_when_the_process_turns_out_to_live() {
     assert!(bench.lanes.changes(P) > before, "the record is to be written");
     bench.started();
     bench.recorded();
-    assert!(bench.start()[0].alone, "condemned no more, but still suspected");
+    assert!(bench.start_runs()[0].alone, "condemned no more, but still suspected");
     bench.end(2, retry("later"));
     bench.recorded();
     for life in ["p0-2", "p1-2", "p2-2"] {
@@ -325,7 +326,7 @@ fn what_was_counted_is_taken_back_when_the_process_turns_out_to_live() {
     bench.advance(1000);
     bench.started();
     bench.recorded();
-    assert!(!bench.start()[0].alone);
+    assert!(!bench.start_runs()[0].alone);
 }
 
 #[test]
@@ -336,6 +337,127 @@ fn a_suspect_that_is_cleared_while_it_waits_runs_like_any_other() {
     bench.lanes.absolve(P, &Incarnation("p1-2".to_owned()));
     bench.end(1, Outcome::Success);
     assert_eq!(bench.started(), [3, 2]);
+}
+
+/// Messages 1, 2, .. that belong into one batch of a key or of a partition.
+fn deliver_together(bench: &mut Bench, scope: BatchScope, count: u64) {
+    bench.pulls();
+    for sequence in 1..=count {
+        let key = match scope {
+            BatchScope::Key => "a",
+            BatchScope::Partition => ["a", "b", "c"][usize::try_from(sequence % 3).unwrap()],
+        };
+        bench.deliver(sequence, key);
+    }
+}
+
+#[test]
+fn a_suspect_shares_no_batch_and_waits_for_no_company() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        let mut bench = Bench::with_marks(batches(scope, 4), deaths(3, 2, 0));
+        deliver_together(&mut bench, scope, 5);
+        assert_eq!(bench.batches(), [[1, 2]], "{scope:?}: it ends before the suspect");
+        bench.end(1, Outcome::Success);
+        assert_eq!(bench.batches(), [[0; 0]; 0]);
+        assert_eq!(bench.records(), [P]);
+        let marks = bench.recorded();
+        assert_eq!(
+            (marks.started.into_iter().collect::<Vec<_>>(), marks.alone),
+            (vec![3], true)
+        );
+        let runs = bench.start_runs();
+        assert_eq!((runs.len(), runs[0].attempts.len(), runs[0].alone), (1, 1, true));
+        assert_eq!(runs[0].attempts[0].stream_sequence, 3);
+        bench.end(3, Outcome::Success);
+        assert_eq!(bench.batches(), [[0; 0]; 0]);
+        let marks = bench.recorded();
+        assert_eq!((marks.started.len(), marks.alone, marks.deaths.len()), (0, false, 0));
+        bench.advance(50);
+        assert_eq!(bench.batches(), [[4, 5]]);
+        bench.end(4, Outcome::Success);
+        assert_eq!((bench.floor(), bench.held(), bench.lanes.deadline()), (5, 0, None));
+    }
+}
+
+#[test]
+fn a_batch_ends_before_a_message_that_is_condemned_and_never_has_it() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        let mut bench = Bench::with_marks(batches(scope, 4), deaths(3, 0, 3));
+        deliver_together(&mut bench, scope, 4);
+        let batch = match scope {
+            BatchScope::Key => vec![1, 2],
+            // Its key is parked already, and passed over.
+            BatchScope::Partition => vec![1, 2, 4],
+        };
+        bench.advance(50);
+        assert_eq!(bench.batches(), [batch]);
+        bench.end(1, Outcome::Success);
+        bench.advance(50);
+        assert_eq!(bench.batches(), [[0; 0]; 0], "{scope:?}");
+        assert_eq!(parked(&mut bench).len(), 1);
+        assert_eq!(bench.lanes.partition_status(P).unwrap().parked[0].stream_sequence, 3);
+    }
+}
+
+#[test]
+fn a_batch_with_one_delicate_message_is_withheld_until_all_of_it_is_recorded() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        for careful in [true, false] {
+            let marks = if careful { Marks::default() } else { deaths(2, 1, 0) };
+            let mut bench = Bench::with_marks(batches(scope, 3), marks);
+            if careful {
+                bench.lanes.be_careful(P, &filter(), 1);
+            }
+            let before = bench.lanes.changes(P);
+            deliver_together(&mut bench, scope, 3);
+            assert_eq!(bench.batches(), [[0; 0]; 0]);
+            assert_eq!(bench.records(), [P], "one for all");
+            bench.lanes.recorded(P, FencingToken(1), before);
+            assert_eq!(bench.batches(), [[0; 0]; 0], "that record does not have them");
+            assert_eq!(bench.recorded().started.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+            assert_eq!(bench.batches(), [[1, 2, 3]]);
+            bench.end(1, Outcome::Success);
+            assert_eq!((bench.floor(), bench.marks().started.len()), (3, 0));
+        }
+    }
+}
+
+#[test]
+fn a_withheld_batch_is_dropped_as_a_whole_by_a_stop_and_by_a_younger_stream() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        let withheld = || {
+            let mut bench = Bench::with_marks(batches(scope, 3), Marks::default());
+            bench.lanes.be_careful(P, &filter(), 9);
+            deliver_together(&mut bench, scope, 3);
+            assert_eq!(bench.batches(), [[0; 0]; 0]);
+            bench
+        };
+        let mut bench = withheld();
+        bench.lanes.stop(P);
+        assert_eq!(bench.lanes.running(P), 0);
+        assert_eq!(bench.drained(), [Marks::default()]);
+
+        let mut bench = withheld();
+        bench.reopen();
+        bench.deliver_as(Delivered {
+            time: 5000,
+            message: 1003,
+            ..delivered(1, 3, "d")
+        });
+        bench.recorded();
+        assert_eq!(
+            bench.batches(),
+            [[0; 0]; 0],
+            "{scope:?}: what it is made of has changed"
+        );
+        bench.advance(50);
+        bench.batches();
+        bench.recorded();
+        let runs = bench.start_runs();
+        let attempts = runs.iter().flat_map(|run| &run.attempts);
+        let started: Vec<_> = attempts.map(|attempt| (attempt.message, attempt.attempt)).collect();
+        assert_eq!(started, [(1, 1), (2, 1), (1003, 1)]);
+    }
 }
 
 #[test]

@@ -13,9 +13,10 @@ pub(super) type Place = (Partition, Filter);
 pub(super) enum Event {
     /// A message was stored in the stream.
     Stored { place: Place, key: u8, sequence: u64 },
-    /// A handler was started. `run` is unique over all members.
-    Started { run: u64, sequence: u64 },
-    /// A handler ended; `finished` if it succeeded while its member still owned the partition.
+    /// A handler was started, for several messages if they come in batches: of each a number that is unique over all members, and
+    /// its sequence.
+    Started { batch: Vec<(u64, u64)> },
+    /// A handler ended with one of its messages; `finished` if it succeeded while its member still owned the partition.
     Ended { run: u64, finished: bool },
     /// Its process died.
     Vanished { run: u64 },
@@ -80,7 +81,13 @@ impl Check {
                 };
                 self.messages.insert(sequence, message);
             }
-            Event::Started { run, sequence } => self.started(run, sequence),
+            Event::Started { batch } => {
+                // Those of a batch run together, each before the next.
+                for (index, &(_, sequence)) in batch.iter().enumerate() {
+                    self.started(sequence, &batch[..index]);
+                }
+                self.running.extend(batch);
+            }
             Event::Ended { run, finished } => {
                 let sequence = self.running.remove(&run);
                 if let Some(sequence) = sequence.filter(|_| finished) {
@@ -137,7 +144,8 @@ impl Check {
         }
     }
 
-    fn started(&mut self, run: u64, sequence: u64) {
+    /// A message was started together with those before it in its batch.
+    fn started(&mut self, sequence: u64, together: &[(u64, u64)]) {
         let Message {
             place,
             key,
@@ -149,18 +157,19 @@ impl Check {
         if let Some(other) = self.running.values().find(|&other| same_key(&self.messages[other])) {
             self.fault(format!("{sequence} started while {other} of its key runs"));
         }
-        let before = self
-            .messages
-            .range(..sequence)
-            .find(|(_, other)| same_key(other) && !other.done());
+        let before = self.messages.range(..sequence).find(|&(other, message)| {
+            same_key(message) && !message.done() && !together.iter().any(|(_, before)| before == other)
+        });
         if let Some((before, _)) = before {
             self.fault(format!("{sequence} started before {before} of its key"));
         }
         if settled {
             self.fault(format!("{sequence} ran again though it is known to be finished"));
         }
+        if together.last().is_some_and(|&(_, last)| last >= sequence) {
+            self.fault(format!("{sequence} comes after a later one in its batch"));
+        }
         self.repeats += usize::from(finished);
-        self.running.insert(run, sequence);
     }
 
     fn progress(&mut self, place: &Place, marks: &Marks) {
@@ -204,7 +213,9 @@ fn stored(key: u8, sequence: u64) -> Event {
 }
 
 fn started(run: u64, sequence: u64) -> Event {
-    Event::Started { run, sequence }
+    Event::Started {
+        batch: vec![(run, sequence)],
+    }
 }
 
 fn finished(run: u64) -> Event {
@@ -276,6 +287,18 @@ fn two_handlers_of_one_key_are_caught() {
 #[test]
 fn a_wrong_order_is_caught() {
     assert_caught([stored(1, 10), stored(1, 20), started(1, 20)], "20 started before 10");
+}
+
+#[test]
+fn a_wrong_order_in_a_batch_is_caught() {
+    let stored = [stored(1, 10), stored(1, 20), stored(2, 30)];
+    let with = |batch: &[(u64, u64)]| {
+        let batch = batch.to_vec();
+        faults(stored.clone().into_iter().chain([Event::Started { batch }]))
+    };
+    assert_eq!(with(&[(1, 10), (2, 20), (3, 30)]), [""; 0]);
+    assert_eq!(with(&[(1, 20)]), ["20 started before 10 of its key"]);
+    assert_eq!(with(&[(1, 30), (2, 10)]), ["10 comes after a later one in its batch"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests by rule, and random histories checked against what lanes promise.
 
 mod audit;
+mod batches;
 mod bench;
 mod care;
 mod check;
@@ -12,5 +13,6 @@ mod retry;
 mod room;
 mod spill;
 mod tenure;
+mod watchdog;
 mod world;
 mod younger;

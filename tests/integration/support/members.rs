@@ -61,8 +61,9 @@ impl Recorder {
     }
 }
 
-impl Handler for Recorder {
-    async fn handle(&self, delivery: Delivery) -> Result<(), Failure> {
+impl Recorder {
+    /// Writes the start; the end is written when what it gives is dropped.
+    pub(crate) fn begin(&self, delivery: &Delivery) -> Ending<'_> {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let start = Start {
             run,
@@ -75,11 +76,17 @@ impl Handler for Recorder {
             body: String::from_utf8_lossy(delivery.payload()).into_owned(),
         };
         self.journal.write(&self.life, What::Started(start));
-        let mut ending = Ending {
+        Ending {
             recorder: self,
             run,
             end: End::Dropped,
-        };
+        }
+    }
+}
+
+impl Handler for Recorder {
+    async fn handle(&self, delivery: Delivery) -> Result<(), Failure> {
+        let mut ending = self.begin(&delivery);
         let result = (self.work)(delivery).await;
         ending.end = if result.is_ok() { End::Done } else { End::Failed };
         result
@@ -87,10 +94,10 @@ impl Handler for Recorder {
 }
 
 /// Writes the end of a handler, whatever it is.
-struct Ending<'a> {
+pub(crate) struct Ending<'a> {
     recorder: &'a Recorder,
     run: u64,
-    end: End,
+    pub(crate) end: End,
 }
 
 impl Drop for Ending<'_> {

@@ -12,10 +12,11 @@
 //! | `journal` | what handlers did, in one order over all processes |
 //! | `check` | lost, repeated, out of order, two at a time |
 //! | `process` | a member in a process of its own |
-//! | `proxy` | a connection that can be cut, or held in one direction |
+//! | `proxy`, `frames` | a connection that can be cut, held in one direction, or relieved of its acks |
 //! | `gate` | a handler that waits until it is told to go on |
 
 pub(crate) mod check;
+pub(crate) mod frames;
 pub(crate) mod gate;
 pub(crate) mod journal;
 pub(crate) mod members;

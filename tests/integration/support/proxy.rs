@@ -8,6 +8,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::frames::{Frames, is_ack};
+
 /// What becomes of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
@@ -17,6 +19,8 @@ pub(crate) enum Link {
     HoldReplies,
     /// What the server sends is lost. To be followed by [`Link::Cut`]: the rest would be no protocol.
     LoseReplies,
+    /// Acks of finished messages are lost; all else is forwarded.
+    LoseAcks,
     /// Nothing is forwarded and nothing closed, as when a cable is drawn.
     Silent,
     /// Connections are closed, and new ones too.
@@ -105,6 +109,7 @@ async fn connection(client: TcpStream, server: String, link: watch::Receiver<Lin
 
 async fn forward(from: Side, mut source: OwnedReadHalf, mut sink: OwnedWriteHalf, mut link: watch::Receiver<Link>) {
     let mut buffer = vec![0; 16 * 1024];
+    let mut frames = Frames::default();
     loop {
         let now = *link.borrow_and_update();
         match (now, from) {
@@ -131,7 +136,11 @@ async fn forward(from: Side, mut source: OwnedReadHalf, mut sink: OwnedWriteHalf
         if (now, from) == (Link::LoseReplies, Side::Server) {
             continue;
         }
-        if sink.write_all(&buffer[..count]).await.is_err() {
+        let mut bytes = buffer[..count].to_vec();
+        if from == Side::Client {
+            bytes = frames.take(&bytes, |frame| (now, is_ack(frame)) != (Link::LoseAcks, true));
+        }
+        if sink.write_all(&bytes).await.is_err() {
             return;
         }
     }

@@ -2,7 +2,8 @@
 
 use super::super::check::{Event, Place};
 use super::{LARGE, World, places};
-use crate::lanes::{Action, Marks, Run};
+use crate::ids::Partition;
+use crate::lanes::{Action, Attempt, Reopening, Run};
 
 impl World {
     /// Does what the driver does, until no member asks for anything.
@@ -26,16 +27,16 @@ impl World {
     pub(super) fn act(&mut self, member: usize, action: Action<u64>) {
         match action {
             Action::Run(run) => {
-                assert_eq!(run.message, run.stream_sequence);
+                assert!((1..=self.settings.batch.max_messages.get()).contains(&run.attempts.len()));
                 self.check_care(member, &run);
-                self.next_run += 1;
-                self.members[member]
-                    .runs
-                    .insert(run.run, (self.next_run, run.stream_sequence));
-                self.check.event(Event::Started {
-                    run: self.next_run,
-                    sequence: run.stream_sequence,
-                });
+                let mut batch = Vec::new();
+                for attempt in run.attempts {
+                    assert_eq!(attempt.message, attempt.stream_sequence);
+                    self.next_run += 1;
+                    batch.push((self.next_run, attempt.stream_sequence));
+                }
+                self.check.event(Event::Started { batch: batch.clone() });
+                self.members[member].runs.insert(run.run, batch);
             }
             Action::Ack { reply } | Action::Terminate { reply } => self.acked(&reply),
             Action::Pull {
@@ -93,6 +94,11 @@ impl World {
             Action::Record { partition } => {
                 self.unrecorded.insert(partition);
             }
+            Action::Inspect {
+                partition,
+                filter,
+                epoch,
+            } => self.members[member].inspections.push_back(((partition, filter), epoch)),
             Action::Read { read, sequence, .. } => {
                 self.members[member].reads.insert(read, sequence);
             }
@@ -102,22 +108,32 @@ impl World {
 
     /// What may end its process is in the record before it runs, and a suspect runs alone: no record says otherwise.
     fn check_care(&self, member: usize, run: &Run<u64>) {
-        let place = (run.partition, run.filter.clone());
-        let empty = Marks::default();
-        let record = self.records.get(&place).unwrap_or(&empty);
-        let sequence = run.stream_sequence;
-        let careful = self.careful.get(&place).is_some_and(|&until| sequence <= until);
-        let died = record.deaths.contains_key(&sequence);
+        let sequences: Vec<u64> = run.attempts.iter().map(|attempt| attempt.stream_sequence).collect();
+        let recorded = |attempt: &Attempt<u64>| {
+            let record = self.records.get(&(run.partition, attempt.filter.clone()));
+            record.is_some_and(|record| record.started.contains(&attempt.stream_sequence))
+        };
+        let careful = run
+            .attempts
+            .iter()
+            .any(|attempt| self.needs_care(run.partition, attempt));
         assert!(
-            !(careful || died || run.alone) || record.started.contains(&sequence),
-            "{record:?}"
+            !(careful || run.alone) || run.attempts.iter().all(recorded),
+            "{sequences:?} are not recorded as a whole"
         );
+        let suspected = run
+            .attempts
+            .iter()
+            .any(|attempt| self.is_suspected(run.partition, attempt));
+        assert!(!suspected || run.alone, "{sequences:?} share a run");
         let of_member = |place: &Place| self.owners.get(&place.0) == Some(&member) && !self.stopping.contains(&place.0);
         if run.alone {
             assert!(self.members[member].runs.is_empty());
             let others = self.records.iter().filter(|(other, _)| of_member(other));
             let started: Vec<u64> = others.flat_map(|(_, record)| record.started.iter().copied()).collect();
-            assert_eq!((started, record.alone), (vec![sequence], true));
+            assert_eq!((sequences.len(), started), (1, sequences));
+            let places = self.records.iter().filter(|(other, _)| of_member(other));
+            assert_eq!(places.filter(|(_, record)| record.alone).count(), 1);
         } else {
             let mut records = self.records.iter().filter(|(other, _)| of_member(other));
             assert!(
@@ -125,6 +141,23 @@ impl World {
                 "a suspect runs, or its end is not recorded"
             );
         }
+    }
+
+    /// Whether a member that died may have begun with a message, or has died with it.
+    fn needs_care(&self, partition: Partition, attempt: &Attempt<u64>) -> bool {
+        let place = (partition, attempt.filter.clone());
+        let careful = self.careful.get(&place);
+        careful.is_some_and(|&until| attempt.stream_sequence <= until) || self.deaths(partition, attempt) > 0
+    }
+
+    fn is_suspected(&self, partition: Partition, attempt: &Attempt<u64>) -> bool {
+        self.deaths(partition, attempt) > 1
+    }
+
+    fn deaths(&self, partition: Partition, attempt: &Attempt<u64>) -> usize {
+        let record = self.records.get(&(partition, attempt.filter.clone()));
+        let deaths = record.and_then(|record| record.deaths.get(&attempt.stream_sequence));
+        deaths.map_or(0, Vec::len)
     }
 
     /// Tells the checker what can be seen at any moment.
@@ -167,7 +200,7 @@ impl World {
 fn kind(action: &Action<u64>) -> &'static str {
     match action {
         Action::Run(run) if run.alone => "run alone",
-        Action::Run(run) if run.attempt > 1 => "run again",
+        Action::Run(run) if run.attempts.iter().any(|attempt| attempt.attempt > 1) => "run again",
         Action::Run(_) => "run",
         Action::Cancel { .. } => "cancel",
         Action::Ack { .. } => "ack",
@@ -175,8 +208,14 @@ fn kind(action: &Action<u64>) -> &'static str {
         Action::InProgress { .. } => "in progress",
         Action::Pull { bytes: None, .. } => "pull alone",
         Action::Pull { .. } => "pull",
-        Action::Reopen { .. } => "reopen",
         Action::Record { .. } => "record",
+        Action::Inspect { .. } => "inspect",
+        Action::Reopen { reason, .. } => match reason {
+            Reopening::Gap(_) => "gap",
+            Reopening::Swallowed { .. } => "swallowed",
+            Reopening::Stuck { .. } => "stuck",
+            Reopening::LostAcks { .. } => "lost acks",
+        },
         Action::DeadLetter(_) => "dead letter",
         Action::Parked(_) => "parked",
         Action::Read { .. } => "read",

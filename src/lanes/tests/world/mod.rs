@@ -6,7 +6,7 @@ mod owners;
 mod server;
 mod step;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use self::server::Consumer;
 pub(super) use self::step::{Ending, Step};
 use super::bench::settings;
 use super::check::{Check, Event, Place};
-use crate::ids::Partition;
-use crate::lanes::{Filter, Found, Lanes, Marks, Outcome, ReadId, RunId, Settings, Status};
+use crate::ids::{Epoch, Partition};
+use crate::lanes::{Ended, Filter, Found, Lanes, Marks, Outcome, ReadId, RunId, Settings, Status};
 use crate::time::Time;
 
 struct Stored {
@@ -27,9 +27,11 @@ struct Stored {
 
 struct Member {
     lanes: Lanes<u64>,
-    runs: BTreeMap<RunId, (u64, u64)>,
+    /// What runs: for each message a number that is unique over all members, and its sequence.
+    runs: BTreeMap<RunId, Vec<(u64, u64)>>,
     letters: BTreeMap<RunId, u64>,
     reads: BTreeMap<ReadId, u64>,
+    inspections: VecDeque<(Place, Epoch)>,
 }
 
 pub(super) struct World {
@@ -53,6 +55,7 @@ pub(super) struct World {
     careful: BTreeMap<Place, u64>,
     crashes: u32,
     consumers: BTreeMap<Place, Consumer>,
+    acks_are_lost: bool,
     next_run: u64,
     pub(super) check: Check,
     /// How often each kind of thing was asked for.
@@ -91,6 +94,8 @@ pub(super) fn small_settings() -> Settings {
     settings.retry.max_attempts = NonZeroU32::new(3);
     settings.max_kills = NonZeroU32::MIN;
     settings.dead_letter_killers = true;
+    settings.inspect_interval = Some(Duration::from_millis(1500));
+    settings.ack_check_interval = Duration::from_secs(3);
     settings
 }
 
@@ -100,6 +105,7 @@ fn member(settings: &Settings, seed: u64) -> Member {
         runs: BTreeMap::new(),
         letters: BTreeMap::new(),
         reads: BTreeMap::new(),
+        inspections: VecDeque::new(),
     }
 }
 
@@ -122,6 +128,7 @@ impl World {
             careful: BTreeMap::new(),
             crashes: 0,
             consumers: BTreeMap::new(),
+            acks_are_lost: false,
             next_run: 0,
             check: Check::default(),
             asked: BTreeMap::new(),
@@ -161,10 +168,21 @@ impl World {
             Step::Reconnect { member } => self.reconnect(usize::from(member % 2)),
             Step::Reopen { place: number } => self.reopen(&place(number)),
             Step::Dispatch { member } => self.members[usize::from(member % 2)].lanes.dispatch(),
-            Step::End { which, outcome } => self.end(which, outcome),
+            Step::End {
+                which,
+                finished,
+                outcome,
+            } => self.end(which, finished, outcome),
             Step::Letter { which, stored } => self.letter(which, stored),
             Step::Read { which } => self.read(which),
             Step::Purge { which } => self.purge(which),
+            Step::Stick { place: number } => {
+                if let Some(consumer) = self.consumers.get_mut(&place(number)) {
+                    consumer.stuck = true;
+                }
+            }
+            Step::LoseAcks { lost } => self.acks_are_lost = lost,
+            Step::Inspect { member } => self.inspect(usize::from(member % 2)),
             Step::Tick { millis } => self.tick(millis),
             Step::Checkpoint { partition } => self.checkpoint(Partition(u16::from(partition % PARTITIONS))),
             Step::Record { which } => {
@@ -191,6 +209,7 @@ impl World {
 
     /// Lets everything come to rest: nothing fails any more.
     pub(super) fn settle(&mut self) {
+        self.acks_are_lost = false;
         for _ in 0..2000 {
             for place in places() {
                 self.reopen_if_over(&place);
@@ -198,8 +217,6 @@ impl World {
                 self.carry_out();
                 self.arrive(&place, 255);
                 self.carry_out();
-                // The watchdog: the server has delivered what never arrived.
-                self.reopen_if_swallowed(&place);
             }
             for member in 0..2 {
                 self.members[member].lanes.dispatch();
@@ -209,7 +226,7 @@ impl World {
                 self.checkpoint(partition);
             }
             while self.members.iter().any(|member| !member.runs.is_empty()) {
-                self.end(0, Ending::Success);
+                self.end(0, 0, Ending::Success);
                 self.carry_out();
             }
             while self.members.iter().any(|member| !member.letters.is_empty()) {
@@ -221,6 +238,13 @@ impl World {
                 self.carry_out();
             }
             self.tick(500);
+            self.carry_out();
+            // Only the watchdog finds what no delivery shows.
+            for member in 0..2 {
+                while !self.members[member].inspections.is_empty() {
+                    self.inspect(member);
+                }
+            }
             self.carry_out();
             self.look();
             if self.is_settled() {
@@ -298,7 +322,8 @@ impl World {
         );
     }
 
-    fn end(&mut self, which: u8, outcome: Ending) {
+    /// Ends a handler. Of a batch, the first `finished` are done whatever the outcome of the next one is.
+    fn end(&mut self, which: u8, finished: u8, outcome: Ending) {
         let all = self
             .members
             .iter()
@@ -309,27 +334,31 @@ impl World {
             return;
         };
         let Member { lanes, runs, .. } = &mut self.members[member];
-        let Some((unique, sequence)) = runs.remove(&run) else {
+        let Some(batch) = runs.remove(&run) else {
             return;
         };
-        let place = self.places.get(&sequence).cloned();
-        // Only a run of the tenure that is open can finish anything.
-        let owned = place.is_some_and(|place| {
-            lanes
-                .progress(place.0)
-                .get(&place.1)
-                .is_some_and(|marks| marks.started.contains(&sequence))
-        });
+        let finished = match outcome {
+            Ending::Success => batch.len(),
+            _ => usize::from(finished) % batch.len(),
+        };
+        for (index, (run, sequence)) in batch.into_iter().enumerate() {
+            // Only a run of the tenure that is open can finish anything.
+            let owned = self.places.get(&sequence).is_some_and(|place| {
+                let progress = lanes.progress(place.0);
+                let marks = progress.get(&place.1);
+                marks.is_some_and(|marks| marks.started.contains(&sequence))
+            });
+            let finished = owned && index < finished;
+            self.check.event(Event::Ended { run, finished });
+        }
         let error = "no".to_owned();
-        let finished = owned && matches!(outcome, Ending::Success);
-        let outcome = match outcome {
+        let then = match outcome {
             Ending::Success => Outcome::Success,
             Ending::Retry => Outcome::Retry { after: None, error },
             Ending::Reject => Outcome::Reject { error },
             Ending::Cancelled => Outcome::Cancelled,
         };
-        self.check.event(Event::Ended { run: unique, finished });
-        lanes.ended(self.now, run, outcome);
+        lanes.ended(self.now, run, Ended { finished, then });
     }
 
     fn letter(&mut self, which: u8, stored: bool) {

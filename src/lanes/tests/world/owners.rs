@@ -54,7 +54,7 @@ impl World {
     pub(super) fn crash(&mut self, dead: usize) {
         let fresh = member(&self.settings, 3);
         let old = std::mem::replace(&mut self.members[dead], fresh);
-        for (run, _) in old.runs.into_values() {
+        for (run, _) in old.runs.into_values().flatten() {
             self.check.event(Event::Vanished { run });
         }
         let orphans: Vec<_> = self

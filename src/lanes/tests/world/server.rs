@@ -1,25 +1,28 @@
 //! The server and the wire of the small world.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::super::check::{Event, Place};
 use super::{World, places};
 use crate::ids::{Epoch, Partition};
-use crate::lanes::{Delivered, Filter, PullEnd};
+use crate::lanes::{ConsumerView, Delivered, Filter, PullEnd};
 
 /// A consumer on the server, and the wire to its owner.
 pub(super) struct Consumer {
     pub(super) epoch: Epoch,
     pub(super) position: u64,
     delivered: u64,
-    pub(super) unacked: BTreeSet<u64>,
+    /// What is delivered and not acked, with the count of its first delivery.
+    pub(super) unacked: BTreeMap<u64, u64>,
     again: VecDeque<u64>,
     pub(super) asked: usize,
     /// Of all pull requests together; `None` for no bound.
     pub(super) bytes: Option<usize>,
     pub(super) wire: VecDeque<Delivered<u64>>,
-    /// The owner said that a gap ended it.
+    /// The owner said that it is to be replaced.
     pub(super) over: bool,
+    /// It delivers nothing any more.
+    pub(super) stuck: bool,
 }
 
 impl World {
@@ -28,7 +31,7 @@ impl World {
             let Some(consumer) = self.consumers.get_mut(place) else {
                 return;
             };
-            if consumer.asked == 0 {
+            if consumer.asked == 0 || consumer.stuck {
                 return;
             }
             let next = || {
@@ -37,7 +40,7 @@ impl World {
                     .find(|(_, stored)| stored.place == *place)
             };
             let sequence = match consumer.again.pop_front() {
-                Some(sequence) if consumer.unacked.contains(&sequence) => sequence,
+                Some(sequence) if consumer.unacked.contains_key(&sequence) => sequence,
                 Some(_) => continue,
                 None => match next() {
                     Some((&sequence, _)) => {
@@ -60,7 +63,7 @@ impl World {
                 consumer.bytes = None;
             }
             consumer.delivered += 1;
-            consumer.unacked.insert(sequence);
+            consumer.unacked.entry(sequence).or_insert(consumer.delivered);
             let (filter, epoch, count) = (&place.1, consumer.epoch, consumer.delivered);
             consumer.wire.push_back(Delivered {
                 stream_sequence: sequence,
@@ -96,7 +99,7 @@ impl World {
     pub(super) fn redeliver(&mut self, place: &Place, which: u8) {
         if let Some(consumer) = self.consumers.get_mut(place) {
             let count = consumer.unacked.len().max(1);
-            if let Some(&sequence) = consumer.unacked.iter().nth(usize::from(which) % count) {
+            if let Some(&sequence) = consumer.unacked.keys().nth(usize::from(which) % count) {
                 consumer.again.push_back(sequence);
             }
         }
@@ -120,7 +123,7 @@ impl World {
         let (Some(consumer), Some(&owner)) = (self.consumers.get_mut(place), self.owners.get(&place.0)) else {
             return;
         };
-        if consumer.unacked.contains(&sequence) {
+        if consumer.unacked.contains_key(&sequence) {
             consumer.again.push_front(sequence);
         } else {
             consumer.position = sequence - 1;
@@ -170,19 +173,26 @@ impl World {
         }
     }
 
-    pub(super) fn reopen_if_swallowed(&mut self, place: &Place) {
-        let (Some(consumer), Some(&owner)) = (self.consumers.get(place), self.owners.get(&place.0)) else {
+    /// Answers what was asked about a consumer first, as it is now.
+    pub(super) fn inspect(&mut self, member: usize) {
+        let Some((place, epoch)) = self.members[member].inspections.pop_front() else {
             return;
         };
-        let status = self.members[owner].lanes.partition_status(place.0);
-        let filters = status.into_iter().flat_map(|status| status.filters);
-        let seen = filters
-            .filter(|filter| filter.filter == place.1)
-            .map(|filter| filter.delivered)
-            .sum::<u64>();
-        if consumer.wire.is_empty() && consumer.delivered > seen {
-            self.reopen(place);
-        }
+        let Some(consumer) = self.consumers.get(&place).filter(|consumer| consumer.epoch == epoch) else {
+            return;
+        };
+        let rest = self.stream.range(consumer.position + 1..);
+        let pending = rest.filter(|(_, stored)| stored.place == place).count();
+        let first = consumer.unacked.values().min();
+        let view = ConsumerView {
+            delivered: consumer.delivered,
+            pending: u64::try_from(pending).unwrap(),
+            ack_pending: u64::try_from(consumer.unacked.len()).unwrap(),
+            ack_floor: first.map_or(consumer.delivered, |first| first - 1),
+        };
+        self.members[member]
+            .lanes
+            .inspected(self.now, place.0, &place.1, epoch, view);
     }
 
     /// The owner opens the filter's next consumer, at its floor; on a work queue at the beginning.
@@ -212,12 +222,13 @@ impl World {
             epoch,
             position: if self.work_queue { 0 } else { floor },
             delivered: 0,
-            unacked: BTreeSet::new(),
+            unacked: BTreeMap::new(),
             again: VecDeque::new(),
             asked: 0,
             bytes: None,
             wire: VecDeque::new(),
             over: false,
+            stuck: false,
         };
         self.consumers.insert(place.clone(), consumer);
     }
@@ -228,6 +239,9 @@ impl World {
         let sequence: u64 = parts[4].parse().unwrap();
         self.check.event(Event::Acked { sequence });
         let place = (Partition(parts[0].parse().unwrap()), Filter::from(parts[1]));
+        if self.acks_are_lost {
+            return;
+        }
         let Some(consumer) = self.consumers.get_mut(&place) else {
             return;
         };

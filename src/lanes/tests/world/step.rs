@@ -43,6 +43,8 @@ pub(in crate::lanes::tests) enum Step {
     },
     End {
         which: u8,
+        /// So many messages of a batch are done.
+        finished: u8,
         outcome: Ending,
     },
     Letter {
@@ -56,6 +58,18 @@ pub(in crate::lanes::tests) enum Step {
     /// A message is deleted from the stream.
     Purge {
         which: u8,
+    },
+    /// A consumer delivers nothing any more.
+    Stick {
+        place: u8,
+    },
+    /// Acks do not reach the server, or do again.
+    LoseAcks {
+        lost: bool,
+    },
+    /// The server answers how far a consumer is.
+    Inspect {
+        member: u8,
     },
     Tick {
         millis: u16,
