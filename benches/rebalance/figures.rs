@@ -33,6 +33,8 @@ pub(crate) struct SizeFigures {
     pub(crate) out_of_order: u64,
     /// Pairs of handlers of one key at the same time on two members.
     pub(crate) overlaps: u64,
+    /// Why members cut themselves off, each time one did. None has a reason to, unless the machine is too busy.
+    pub(crate) fenced: Vec<String>,
     /// The first faults, in words.
     pub(crate) faults: Vec<String>,
 }
@@ -95,6 +97,7 @@ pub(crate) fn measure(past: &Past, partitions: u16) -> SizeFigures {
         repeated: findings.repeated,
         out_of_order: findings.out_of_order,
         overlaps: findings.overlaps,
+        fenced: past.fenced.clone(),
         faults: findings.described.clone(),
     }
 }

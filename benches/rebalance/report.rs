@@ -109,7 +109,7 @@ impl Report {
             let _ = writeln!(
                 text,
                 "{:>10}  usual spacing {:.1} ms; lag at rest p50 {}, p99 {} ms; {} messages: {} lost, {} out of order, {} overlaps, \
-                 {} repeated (crashes)",
+                 {} repeated; {} members fenced",
                 size.partitions,
                 size.usual_spacing_ms,
                 cell(size.lag_at_rest_ms, |lag| lag.p50).trim(),
@@ -118,9 +118,10 @@ impl Report {
                 size.lost,
                 size.out_of_order,
                 size.overlaps,
-                size.repeated
+                size.repeated,
+                size.fenced.len()
             );
-            for fault in &size.faults {
+            for fault in size.faults.iter().chain(&size.fenced) {
                 let _ = writeln!(text, "            {fault}");
             }
         }
@@ -147,7 +148,7 @@ impl Report {
         }
         let _ = write!(text, "\n{:<32}{:>9}", "bound", "at most");
         for size in &self.sizes {
-            let _ = write!(text, "{:>33}", format!("{} partitions", size.partitions));
+            let _ = write!(text, "{:>35}", format!("{} partitions", size.partitions));
         }
         text.push('\n');
         for name in names {
@@ -159,7 +160,7 @@ impl Report {
                 format!("{} {}", first.bound, first.unit).trim()
             );
             for bounded in of_name {
-                let _ = write!(text, "{:>33}", verdict(bounded));
+                let _ = write!(text, "{:>35}", verdict(bounded));
             }
             text.push('\n');
         }

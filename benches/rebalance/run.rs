@@ -34,6 +34,9 @@ const WARM_UP: Duration = Duration::from_millis(1500);
 /// How long an event is measured, on top of the session timeout after a crash; longer if all is not served by then.
 const WINDOW: Duration = Duration::from_millis(1500);
 
+/// The time between what is measured at rest and the event, so that a gap that the event makes is not counted as rest.
+const SEPARATION: Duration = Duration::from_millis(200);
+
 /// How long the members may take, after the last publish, to handle what is left.
 const DRAIN: Duration = Duration::from_millis(500);
 
@@ -103,6 +106,8 @@ pub(crate) struct Past {
     pub(crate) sent: BTreeMap<String, Vec<u64>>,
     /// What was written into the bucket.
     pub(crate) writes: Vec<Write>,
+    /// Why members cut themselves off, each time one did.
+    pub(crate) fenced: Vec<String>,
     /// The events in their order.
     pub(crate) happened: Vec<Happened>,
 }
@@ -150,6 +155,7 @@ pub(crate) async fn run(stage: &Stage, options: &Options) -> Result<Past, Fault>
     scene.take_writes();
     Ok(Past {
         handlings: scene.handlings(),
+        fenced: scene.fenced(),
         sent: publisher.sent().await,
         writes: std::mem::take(&mut scene.writes),
         happened,
@@ -264,6 +270,7 @@ impl Scene {
             from: rest_from,
             until: clock::now(),
         };
+        self.look_for(SEPARATION).await?;
         let before = self.newest_assignment().cloned();
         let running = |fleet: &Fleet| {
             let running = fleet.lives().iter().filter(|life| life.state == State::Running);
@@ -318,6 +325,18 @@ impl Scene {
                 None => tokio::time::sleep(Duration::from_millis(1)).await,
             }
         }
+    }
+
+    fn fenced(&self) -> Vec<String> {
+        let records = self.fleet.lives().iter().flat_map(|life| &life.records);
+        let reasons = records.filter_map(|record| match record {
+            Record::Member(event) => match &event.what {
+                MemberChange::Fenced { reason } => Some(reason.clone()),
+                _ => None,
+            },
+            _ => None,
+        });
+        reasons.collect()
     }
 
     fn handlings(&self) -> Vec<Handling> {
