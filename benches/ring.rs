@@ -2,6 +2,11 @@
 //!
 //! A member plans inside its event loop, so a plan has to be short against a heartbeat.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "a benchmark's own inputs are right, or it must not run"
+)]
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::num::NonZeroU16;

@@ -286,17 +286,17 @@ impl Settings {
         self.lane_depth.min(number(self.max_held_per_partition.get() / 2))
     }
 
-    /// How often the server is asked about consumers that are silent.
-    pub fn inspect_interval(&self) -> Duration {
-        self.inspect_interval
-            .unwrap_or((self.ack_wait / 6).max(Duration::from_secs(1)))
-    }
-
     /// How many messages of one consumer may be delivered and unacked: those kept by number, and twice those held, because messages
     /// whose ack is on its way still count at the server.
     pub(crate) fn max_ack_pending(&self) -> i64 {
         let held = self.max_held_per_partition.get().saturating_mul(2);
         i64::try_from(held.saturating_add(self.max_parked.get())).unwrap_or(i64::MAX)
+    }
+
+    /// How often the server is asked about consumers that are silent.
+    pub fn inspect_interval(&self) -> Duration {
+        self.inspect_interval
+            .unwrap_or((self.ack_wait / 6).max(Duration::from_secs(1)))
     }
 
     /// How long the engine waits before it tries a failed step again.

@@ -141,6 +141,10 @@ impl Group {
     /// Everything runs on the tokio runtime that this is called on. Handlers that block their thread need a multi-threaded one:
     /// heartbeats must go on beside them.
     ///
+    /// It returns when the member has entered; its partitions are served a little later. Who must know waits with
+    /// [`Member::wait_until`] for [`Status::is_settled`]: on a stream with interest retention, what is published before the first
+    /// members of a new group serve is dropped by the server.
+    ///
     /// A live predecessor of the same `id` that does not show up again is waited for, for one `session_timeout`.
     ///
     /// # Errors
@@ -272,9 +276,9 @@ impl Group {
                 max: settings.retry.max,
                 max_attempts: settings.retry.max_attempts,
             },
-            batch,
             max_kills: settings.max_kills,
             dead_letter_killers: settings.dead_letter_killers,
+            batch,
         }
     }
 

@@ -14,7 +14,8 @@ use crate::ids::MemberId;
 
 /// A running member of a group.
 ///
-/// Dropping it makes the member leave in the background; [`leave`](Self::leave) also waits until it has.
+/// Dropping it makes the member leave in the background; [`leave`](Self::leave) also waits until it has. A runtime that is shut down
+/// before that ends it like a crash: the others take over after `session_timeout`.
 #[derive(Debug)]
 pub struct Member {
     id: MemberId,

@@ -9,22 +9,19 @@ use crate::run::Event;
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Bounded {
     /// What it is.
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// How many partitions there were.
     pub(crate) partitions: u16,
     /// What was measured.
     pub(crate) figure: Option<f64>,
+    /// The same at rest, where that says something.
+    pub(crate) at_rest: Option<f64>,
     /// What it must not exceed.
     pub(crate) bound: f64,
     /// The unit of both.
     pub(crate) unit: &'static str,
-}
-
-impl Bounded {
     /// Whether it holds. Without a figure it does not.
-    pub(crate) fn holds(&self) -> bool {
-        self.figure.is_some_and(|figure| figure <= self.bound)
-    }
+    pub(crate) holds: bool,
 }
 
 /// The half of the moved partitions that is served again first, after a join.
@@ -41,58 +38,39 @@ pub(crate) const CRASH_MS: f64 = 1000.0;
 
 /// The bounds of one size.
 pub(crate) fn bounds(size: &SizeFigures, session_timeout_ms: f64) -> Vec<Bounded> {
-    let mut found = Vec::new();
-    let mut add = |name, figure, bound, unit| {
-        found.push(Bounded {
-            name,
-            partitions: size.partitions,
-            figure,
-            bound,
-            unit,
-        });
+    let of_event = |figures| of_event(figures, size.partitions, session_timeout_ms);
+    size.events.iter().flat_map(of_event).collect()
+}
+
+fn of_event(figures: &EventFigures, partitions: u16, session_timeout_ms: f64) -> Vec<Bounded> {
+    let bounded = |what: &str, figure: Option<f64>, bound: f64| Bounded {
+        name: format!("{}: {what}", figures.event.name()),
+        partitions,
+        figure,
+        at_rest: None,
+        bound,
+        unit: "ms",
+        holds: figure.is_some_and(|figure| figure <= bound),
     };
-    for figures in &size.events {
-        let moved = figures.pause_moved_ms;
-        match figures.event {
-            Event::Join => {
-                add(
-                    "join: pause of moved, p50",
-                    moved.map(|spread| spread.p50),
-                    JOIN_HALF_MS,
-                    "ms",
-                );
-                add(
-                    "join: pause of moved, max",
-                    moved.map(|spread| spread.max),
-                    JOIN_ALL_MS,
-                    "ms",
-                );
-            }
-            Event::Leave => {}
-            Event::Crash => {
-                let bound = session_timeout_ms + CRASH_MS;
-                add(
-                    "crash: SIGKILL to served, max",
-                    moved.map(|spread| spread.max),
-                    bound,
-                    "ms",
-                );
-            }
-        }
-        let unmoved = figures.pause_unmoved_ms.map(|spread| spread.max);
-        let name = match figures.event {
-            Event::Join => "join: pause of unmoved, max",
-            Event::Leave => "leave: pause of unmoved, max",
-            Event::Crash => "crash: pause of unmoved, max",
-        };
-        add(name, unmoved, UNMOVED_MS, "ms");
-        let name = match figures.event {
-            Event::Join => "join: moved above least",
-            Event::Leave => "leave: moved above least",
-            Event::Crash => "crash: moved above least",
-        };
-        add(name, Some(above_least(figures)), 0.0, "");
-    }
+    let half = figures.pause_moved_ms.map(|spread| spread.p50);
+    let all = figures.pause_moved_ms.map(|spread| spread.max);
+    let mut found = match figures.event {
+        Event::Join => vec![
+            bounded("pause of moved, p50", half, JOIN_HALF_MS),
+            bounded("pause of moved, max", all, JOIN_ALL_MS),
+        ],
+        Event::Leave => Vec::new(),
+        Event::Crash => vec![bounded("SIGKILL to served, max", all, session_timeout_ms + CRASH_MS)],
+    };
+    let unmoved = figures.pause_unmoved_ms.map(|spread| spread.max);
+    found.push(Bounded {
+        at_rest: figures.pause_at_rest_ms.map(|spread| spread.max),
+        ..bounded("pause of unmoved, max", unmoved, UNMOVED_MS)
+    });
+    found.push(Bounded {
+        unit: "",
+        ..bounded("moved above least", Some(above_least(figures)), 0.0)
+    });
     found
 }
 

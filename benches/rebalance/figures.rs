@@ -1,6 +1,6 @@
 //! From what was seen to the figures.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -33,6 +33,8 @@ pub(crate) struct SizeFigures {
     pub(crate) out_of_order: u64,
     /// Pairs of handlers of one key at the same time on two members.
     pub(crate) overlaps: u64,
+    /// Why members cut themselves off, each time one did. None has a reason to, unless the machine is too busy.
+    pub(crate) fenced: Vec<String>,
     /// The first faults, in words.
     pub(crate) faults: Vec<String>,
 }
@@ -51,8 +53,10 @@ pub(crate) struct EventFigures {
     pub(crate) pause_moved_ms: Option<Spread>,
     /// How much the longest time between two handlers of each other partition exceeded the usual one.
     pub(crate) pause_unmoved_ms: Option<Spread>,
-    /// The same of all partitions in as long a time in which nothing happened: what the machine itself does.
+    /// The same of all partitions in as long a time before, in which nothing happened: what the machine itself does.
     pub(crate) pause_at_rest_ms: Option<Spread>,
+    /// The same between two messages that were sent to a partition: how evenly the publisher could work meanwhile.
+    pub(crate) pause_of_publisher_ms: Option<Spread>,
     /// From the event until the last partition that moved was served again.
     pub(crate) settle_ms: Option<Spread>,
     /// From the publish to the handler, of all messages meanwhile.
@@ -74,30 +78,59 @@ pub(crate) fn measure(past: &Past, partitions: u16) -> SizeFigures {
     let confirmed = past.sent.iter().map(|(key, sent)| (key.clone(), sent.len() as u64));
     let findings = checks::check(&confirmed.collect(), &past.handlings, None);
     let tenures = Tenures::of(&past.handlings, None);
-    let usual_spacing_ms = tenures.usual_spacing(past.rest).unwrap_or_default();
+    let rests: Vec<Window> = past.happened.iter().map(|happened| happened.rest).collect();
+    let usual_spacing_ms = usual_spacing(&tenures, &rests);
     let measured = Measured {
         past,
         tenures,
+        sends: sends(past),
         usual: (usual_spacing_ms * 1e6) as u64,
         repeated_at: &findings.repeated_at,
     };
     SizeFigures {
         partitions,
         usual_spacing_ms,
-        lag_at_rest_ms: Spread::of(measured.lags(past.rest)),
+        lag_at_rest_ms: Spread::of(rests.iter().flat_map(|&rest| measured.lags(rest)).collect()),
         events: Event::ALL.iter().map(|&event| measured.event(event)).collect(),
         published: findings.published,
         lost: findings.lost,
         repeated: findings.repeated,
         out_of_order: findings.out_of_order,
         overlaps: findings.overlaps,
+        fenced: past.fenced.clone(),
         faults: findings.described.clone(),
     }
+}
+
+/// The median time between two handlers of a partition while nothing happened.
+fn usual_spacing(tenures: &Tenures, rests: &[Window]) -> f64 {
+    let mut spacings: Vec<f64> = rests.iter().filter_map(|&rest| tenures.usual_spacing(rest)).collect();
+    spacings.sort_by(f64::total_cmp);
+    spacings.get(spacings.len() / 2).copied().unwrap_or_default()
+}
+
+/// For each partition when messages were sent to it, in order.
+fn sends(past: &Past) -> BTreeMap<u16, Vec<u64>> {
+    let partitions = past
+        .handlings
+        .iter()
+        .map(|handling| (&*handling.key, handling.partition));
+    let partitions: BTreeMap<&str, u16> = partitions.collect();
+    let mut sends: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+    for (key, sent) in &past.sent {
+        if let Some(&partition) = partitions.get(key.as_str()) {
+            sends.entry(partition).or_default().extend(sent);
+        }
+    }
+    sends.values_mut().for_each(|sent| sent.sort_unstable());
+    sends
 }
 
 struct Measured<'a> {
     past: &'a Past,
     tenures: Tenures,
+    /// For each partition when messages were sent to it.
+    sends: BTreeMap<u16, Vec<u64>>,
     /// The usual time between two handlers of a partition.
     usual: u64,
     repeated_at: &'a [u64],
@@ -122,7 +155,7 @@ impl Measured<'_> {
             Some(last.saturating_sub(happened.window.from))
         });
         let unmoved: Vec<u64> = windows().flat_map(|window| self.excess(window)).collect();
-        let at_rest = self.rest_windows(event).flat_map(|window| self.excess(window));
+        let at_rest = happened.iter().flat_map(|happened| self.excess(happened.rest));
         let at_rest: Vec<u64> = at_rest.collect();
         let least = happened.iter().map(|happened| {
             let before = happened.before.as_ref();
@@ -147,6 +180,7 @@ impl Measured<'_> {
             pause_moved_ms: Spread::of(paused),
             pause_unmoved_ms: Spread::of(unmoved),
             pause_at_rest_ms: Spread::of(at_rest),
+            pause_of_publisher_ms: Spread::of(windows().flat_map(|window| self.publisher_excess(window)).collect()),
         }
     }
 
@@ -156,14 +190,14 @@ impl Measured<'_> {
         gaps.map(|gap| gap.saturating_sub(self.usual))
     }
 
-    /// As many windows of the length of an event's as fit into the time in which nothing happened.
-    fn rest_windows(&self, event: Event) -> impl Iterator<Item = Window> {
-        let length = clock::nanos(event.window(self.past.session_timeout)).max(1);
-        let rest = self.past.rest;
-        let count = (rest.until - rest.from) / length;
-        (0..count).map(move |number| Window {
-            from: rest.from + number * length,
-            until: rest.from + (number + 1) * length,
+    /// How much the longest gap between two messages sent to each partition in a window exceeds the usual one.
+    fn publisher_excess(&self, window: Window) -> impl Iterator<Item = u64> {
+        self.sends.values().filter_map(move |sent| {
+            let pairs = sent
+                .windows(2)
+                .filter(|pair| pair[1] > window.from && pair[0] < window.until);
+            let longest = pairs.map(|pair| pair[1] - pair[0]).max()?;
+            Some(longest.saturating_sub(self.usual))
         })
     }
 

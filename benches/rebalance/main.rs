@@ -1,9 +1,10 @@
 //! What a join, a leave and a crash cost, on a real server under steady load: `cargo bench --bench rebalance`.
 //!
 //! For each number of partitions a group of three members works while every partition gets a message at equal times. Then a
-//! fourth member joins, one leaves (SIGTERM), another one joins, and one is killed (SIGKILL); and all of that again. Members
-//! are processes of their own, as in the demo, whose parts this uses: each handler writes down when it starts and ends, and
-//! all times come from these records. What is written into the group's bucket is counted from the bucket's own stream.
+//! fourth member joins, one leaves (SIGTERM), another one joins, and one is killed (SIGKILL); and all of that again. Before
+//! each event nothing happens for as long, which shows what the machine itself does. Members are processes of their own, as
+//! in the demo, whose parts this uses: each handler writes down when it starts and ends, and all times come from these records.
+//! What is written into the group's bucket is counted from the bucket's own stream.
 //!
 //! ```text
 //! publisher --> stream --> members (processes) --> their handlers' records --+
@@ -154,7 +155,7 @@ fn store(report: &Report) -> Result<PathBuf, Fault> {
     let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let folder = scratch.parent().unwrap_or(scratch).join("rebalance");
     fs::create_dir_all(&folder)?;
-    fs::write(folder.join("rebalance.json"), serde_json::to_string_pretty(report)?)?;
+    fs::write(folder.join("rebalance.json"), report.json()?)?;
     plot::draw(report, &folder.join("rebalance.svg"))?;
     Ok(folder)
 }

@@ -56,6 +56,20 @@ impl Report {
         faults.sum::<u64>() == 0
     }
 
+    /// All of it, the single pauses included.
+    pub(crate) fn json(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Json<'a> {
+            #[serde(flatten)]
+            report: &'a Report,
+            bounds: Vec<Bounded>,
+        }
+        serde_json::to_string_pretty(&Json {
+            report: self,
+            bounds: self.bounds(),
+        })
+    }
+
     fn bounds(&self) -> Vec<Bounded> {
         let sizes = self.sizes.iter();
         sizes.flat_map(|size| bounds(size, self.session_timeout_ms)).collect()
@@ -80,10 +94,10 @@ impl Report {
     pub(crate) fn table(&self) -> String {
         let mut text = format!("{}\n\n", self.setting());
         text.push_str(
-            "                               not served while moved, ms   unmoved: longest gap above usual, ms             settled, ms  \
-             KV writes   lag, ms\n\
-             partitions  event  moved/least    p50     p99     max          p50     p99     max   (rest max)     p50     max    \
-             (mean)      p50     p99\n",
+            "                            not served while moved, ms   unmoved: longest gap above usual, ms                  settled, ms   \
+             KV writes        lag, ms\n\
+             partitions  event moved/least     p50     p99     max         p50     p99     max  (  rest, publisher)     p50     max      \
+             mean       p50     p99\n",
         );
         for size in &self.sizes {
             for figures in &size.events {
@@ -95,7 +109,7 @@ impl Report {
             let _ = writeln!(
                 text,
                 "{:>10}  usual spacing {:.1} ms; lag at rest p50 {}, p99 {} ms; {} messages: {} lost, {} out of order, {} overlaps, \
-                 {} repeated (crashes)",
+                 {} repeated; {} members fenced",
                 size.partitions,
                 size.usual_spacing_ms,
                 cell(size.lag_at_rest_ms, |lag| lag.p50).trim(),
@@ -104,19 +118,21 @@ impl Report {
                 size.lost,
                 size.out_of_order,
                 size.overlaps,
-                size.repeated
+                size.repeated,
+                size.fenced.len()
             );
-            for fault in &size.faults {
+            for fault in size.faults.iter().chain(&size.fenced) {
                 let _ = writeln!(text, "            {fault}");
             }
         }
         self.bounds_table(&mut text);
         text.push_str(
-            "\nmoved: from the end of the old owner's last handler (crash: from the SIGKILL) to the start of the new owner's first.\n\
-             unmoved: the longest time between the starts of two handlers of a partition, less the usual one; (rest max) is the \
-             largest\n    in as long a time in which nothing happened. settled: from the event until the last moved partition was \
-             served.\nKV writes: assignment + claims + progress handed over + membership; without heartbeats and checkpoints. lag: \
-             publish to handler.\n",
+            "\n\
+             moved: from the end of the old owner's last handler (crash: from the SIGKILL) to the start of the new owner's first.\n\
+             unmoved: the longest time between the starts of two handlers of a partition, less the usual one. rest: the largest \
+             in as\n    long a time before the event. publisher: the largest between two messages sent to a partition.\n\
+             settled: from the event until the last moved partition was served. lag: from the publish to the handler.\n\
+             KV writes: assignment, claims, progress handed over, membership; without heartbeats and checkpoints.\n",
         );
         text
     }
@@ -126,13 +142,13 @@ impl Report {
         let bounds = self.bounds();
         let mut names: Vec<&str> = Vec::new();
         for bounded in &bounds {
-            if !names.contains(&bounded.name) {
-                names.push(bounded.name);
+            if !names.contains(&bounded.name.as_str()) {
+                names.push(&bounded.name);
             }
         }
         let _ = write!(text, "\n{:<32}{:>9}", "bound", "at most");
         for size in &self.sizes {
-            let _ = write!(text, "{:>24}", format!("{} partitions", size.partitions));
+            let _ = write!(text, "{:>35}", format!("{} partitions", size.partitions));
         }
         text.push('\n');
         for name in names {
@@ -144,7 +160,7 @@ impl Report {
                 format!("{} {}", first.bound, first.unit).trim()
             );
             for bounded in of_name {
-                let _ = write!(text, "{:>24}", verdict(bounded));
+                let _ = write!(text, "{:>35}", verdict(bounded));
             }
             text.push('\n');
         }
@@ -155,7 +171,11 @@ fn verdict(bounded: &Bounded) -> String {
     let Some(figure) = bounded.figure else {
         return "not measured".to_owned();
     };
-    let verdict = if bounded.holds() { "holds" } else { "MISSED" };
+    let verdict = match (bounded.holds, bounded.at_rest) {
+        (true, _) => "holds".to_owned(),
+        (false, Some(at_rest)) => format!("MISSED (rest {at_rest:.1})"),
+        (false, None) => "MISSED".to_owned(),
+    };
     if bounded.bound == 0.0 {
         return format!("{figure} {verdict}");
     }
@@ -171,7 +191,7 @@ fn line(text: &mut String, size: &SizeFigures, figures: &EventFigures) {
     let sum = |counts: &[usize]| counts.iter().sum::<usize>();
     let _ = writeln!(
         text,
-        "{:>10}  {:<6}{:>11}{}{}{}     {}{}{}   ({:>8}){}{}{:>10}  {}{}",
+        "{:>10}  {:<6}{:>11}{}{}{}    {}{}{}  ({:>6}{:>11}){}{}{:>10}  {}{}",
         size.partitions,
         figures.event.name(),
         format!("{}/{}", sum(&figures.moved), sum(&figures.least)),
@@ -182,6 +202,7 @@ fn line(text: &mut String, size: &SizeFigures, figures: &EventFigures) {
         cell(unmoved, |spread| spread.p99),
         cell(unmoved, |spread| spread.max),
         cell(rest, |spread| spread.max).trim(),
+        cell(figures.pause_of_publisher_ms, |spread| spread.max).trim(),
         cell(figures.settle_ms, |spread| spread.p50),
         cell(figures.settle_ms, |spread| spread.max),
         mean(&figures.writes),

@@ -1,4 +1,4 @@
-//! One size: the group at rest, then join, leave, join, crash, again and again.
+//! One size: join, leave, join, crash, again and again, and before each of them as much time in which nothing happens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,10 @@ const SETTLE_DEADLINE: Duration = Duration::from_secs(20);
 const WARM_UP: Duration = Duration::from_millis(1500);
 
 /// How long an event is measured, on top of the session timeout after a crash; longer if all is not served by then.
-const WINDOW: Duration = Duration::from_millis(2000);
+const WINDOW: Duration = Duration::from_millis(1500);
+
+/// The time between what is measured at rest and the event, so that a gap that the event makes is not counted as rest.
+const SEPARATION: Duration = Duration::from_millis(200);
 
 /// How long the members may take, after the last publish, to handle what is left.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -84,6 +87,8 @@ pub(crate) struct Happened {
     pub(crate) event: Event,
     /// From the call of `join`, the SIGTERM or the SIGKILL on.
     pub(crate) window: Window,
+    /// As much time before it, in which nothing happened.
+    pub(crate) rest: Window,
     /// To which member.
     pub(crate) target: usize,
     /// The assignment before.
@@ -101,12 +106,10 @@ pub(crate) struct Past {
     pub(crate) sent: BTreeMap<String, Vec<u64>>,
     /// What was written into the bucket.
     pub(crate) writes: Vec<Write>,
+    /// Why members cut themselves off, each time one did.
+    pub(crate) fenced: Vec<String>,
     /// The events in their order.
     pub(crate) happened: Vec<Happened>,
-    /// When nothing happened.
-    pub(crate) rest: Window,
-    /// The group's setting.
-    pub(crate) session_timeout: Duration,
 }
 
 impl Past {
@@ -139,12 +142,6 @@ pub(crate) async fn run(stage: &Stage, options: &Options) -> Result<Past, Fault>
     let rate = f64::from(partitions) / options.spacing().as_secs_f64();
     let traffic = tokio::spawn(publisher.clone().run(rate.round() as u32, stop.clone()));
     scene.look_for(WARM_UP).await?;
-    let from = clock::now();
-    scene.look_for(Event::Crash.window(options.session_timeout())).await?;
-    let rest = Window {
-        from,
-        until: clock::now(),
-    };
     let mut happened = Vec::new();
     for repetition in 0..options.repeat() {
         for event in Event::REPETITION {
@@ -158,11 +155,10 @@ pub(crate) async fn run(stage: &Stage, options: &Options) -> Result<Past, Fault>
     scene.take_writes();
     Ok(Past {
         handlings: scene.handlings(),
+        fenced: scene.fenced(),
         sent: publisher.sent().await,
         writes: std::mem::take(&mut scene.writes),
         happened,
-        rest,
-        session_timeout: options.session_timeout(),
     })
 }
 
@@ -267,6 +263,14 @@ impl Scene {
 
     /// Has one event happen. The member that it hits is another one each time: first the oldest, which plans the assignments.
     async fn happen(&mut self, event: Event, repetition: usize) -> Result<Happened, Fault> {
+        let window = event.window(self.session_timeout);
+        let rest_from = clock::now();
+        self.look_for(window).await?;
+        let rest = Window {
+            from: rest_from,
+            until: clock::now(),
+        };
+        self.look_for(SEPARATION).await?;
         let before = self.newest_assignment().cloned();
         let running = |fleet: &Fleet| {
             let running = fleet.lives().iter().filter(|life| life.state == State::Running);
@@ -289,7 +293,6 @@ impl Scene {
         if event == Event::Join {
             from = self.join_called(target).await?;
         }
-        let window = event.window(self.session_timeout);
         let passed = Duration::from_nanos(clock::now().saturating_sub(from));
         self.look_for(window.saturating_sub(passed)).await?;
         self.settled().await?;
@@ -299,6 +302,7 @@ impl Scene {
                 from,
                 until: clock::now(),
             },
+            rest,
             target,
             before,
             live: self.fleet.live(),
@@ -321,6 +325,18 @@ impl Scene {
                 None => tokio::time::sleep(Duration::from_millis(1)).await,
             }
         }
+    }
+
+    fn fenced(&self) -> Vec<String> {
+        let records = self.fleet.lives().iter().flat_map(|life| &life.records);
+        let reasons = records.filter_map(|record| match record {
+            Record::Member(event) => match &event.what {
+                MemberChange::Fenced { reason } => Some(reason.clone()),
+                _ => None,
+            },
+            _ => None,
+        });
+        reasons.collect()
     }
 
     fn handlings(&self) -> Vec<Handling> {

@@ -39,34 +39,34 @@ impl Lease {
 impl<H: BatchHandler> Driver<H> {
     /// Starts one handler. However it ends, its outcome comes back as an input.
     pub(super) fn run_handler(&mut self, run: Run<Arc<Message>>) {
-        if let Some(suspect) = run.attempts.first().filter(|_| run.alone) {
+        if run.alone
+            && let [attempt] = &run.attempts[..]
+        {
             tracing::warn!(
                 partition = %run.partition,
-                key = %suspect.key,
-                sequence = suspect.stream_sequence,
+                key = %attempt.key,
+                sequence = attempt.stream_sequence,
                 "several processes died while they ran this message: nothing else runs meanwhile"
             );
         }
         let cancel = CancellationToken::new();
         self.runs.0.insert(run.run, cancel.clone());
         let (id, partition, token) = (run.run, run.partition, run.token);
+        // A stray message is given up without being run: it ends the batch, and what comes after it is not tried.
+        let stray = run.attempts.iter().position(|attempt| attempt.message.stray);
+        let attempts = run.attempts.into_iter().take(stray.unwrap_or(usize::MAX));
         let cancellation = Cancellation(cancel.clone());
-        let given = run.attempts.len();
-        // A stray is nobody's to handle, and what comes after it in a batch is not tried.
-        let attempts = run.attempts.into_iter().take_while(|attempt| !attempt.message.stray);
-        let deliveries: Vec<Delivery> = attempts
-            .map(|attempt| Delivery {
-                message: attempt.message,
-                key: attempt.key,
-                stream_sequence: attempt.stream_sequence,
-                time: attempt.time,
-                attempt: attempt.attempt,
-                partition,
-                token,
-                cancellation: cancellation.clone(),
-            })
-            .collect();
-        let stray = (deliveries.len() < given).then_some(deliveries.len());
+        let deliveries = attempts.map(|attempt| Delivery {
+            message: attempt.message,
+            key: attempt.key,
+            stream_sequence: attempt.stream_sequence,
+            time: attempt.time,
+            attempt: attempt.attempt,
+            partition,
+            token,
+            cancellation: cancellation.clone(),
+        });
+        let deliveries: Vec<_> = deliveries.collect();
         let (handler, sender) = (self.parts.handler.clone(), self.sender.clone());
         let (lease, clock) = (self.lease.clone(), self.clock);
         let limits = Limits {
@@ -79,22 +79,19 @@ impl<H: BatchHandler> Driver<H> {
                 run: id,
                 ended: None,
             };
-            let handled: Ended = if cancel.is_cancelled() || lease.is_over(clock.now()) {
+            ending.ended = Some(if cancel.is_cancelled() || lease.is_over(clock.now()) {
                 Outcome::Cancelled.into()
-            } else if deliveries.is_empty() {
-                Outcome::Success.into()
             } else {
-                let batch = Batch::new(deliveries, partition, token, cancellation);
-                handle(&*handler, batch, &cancel, limits).await
-            };
-            ending.ended = Some(match (handled.then, stray) {
-                (Outcome::Success, Some(finished)) => Ended {
-                    finished,
-                    then: Outcome::Reject {
-                        error: Message::STRAY.to_owned(),
-                    },
-                },
-                (then, _) => Ended { then, ..handled },
+                let ended = if deliveries.is_empty() {
+                    Outcome::Success.into()
+                } else {
+                    let batch = Batch::new(deliveries, partition, token, cancellation);
+                    handle(&*handler, batch, &cancel, limits).await
+                };
+                match stray {
+                    Some(stray) => up_to_stray(stray, ended),
+                    None => ended,
+                }
             });
             // The future is gone by now: whoever is told this may rely on it.
         });
@@ -110,13 +107,11 @@ struct Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let torn_down = || {
-            Ended::from(Outcome::Retry {
-                after: None,
-                error: "the handler panicked when it was dropped".to_owned(),
-            })
+        let panicked = || Outcome::Retry {
+            after: None,
+            error: "the handler panicked when it was dropped".to_owned(),
         };
-        let ended = self.ended.take().unwrap_or_else(torn_down);
+        let ended = self.ended.take().unwrap_or_else(|| panicked().into());
         self.sender.send(Input::Ended(self.run, ended)).ok();
     }
 }
@@ -129,6 +124,23 @@ pub(super) struct Runs(pub(super) HashMap<RunId, CancellationToken>);
 impl Drop for Runs {
     fn drop(&mut self) {
         self.0.values().for_each(CancellationToken::cancel);
+    }
+}
+
+/// What has become of a run whose message at this place is a stray one, from how its handler ended, which had those before it.
+fn up_to_stray(stray: usize, ended: Ended) -> Ended {
+    match ended.then {
+        Outcome::Success => Ended {
+            finished: stray,
+            then: Outcome::Reject {
+                error: Message::STRAY.to_owned(),
+            },
+        },
+        then => Ended {
+            // An index that the handler's batch does not have counts as none.
+            finished: if ended.finished < stray { ended.finished } else { 0 },
+            then,
+        },
     }
 }
 
@@ -240,4 +252,27 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
         .map(|text| (*text).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned());
     format!("the handler panicked: {}", text.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stray_message_ends_a_batch_and_is_rejected_when_those_before_it_are_finished() {
+        let rejected = |finished| Ended {
+            finished,
+            then: Outcome::Reject {
+                error: Message::STRAY.to_owned(),
+            },
+        };
+        assert_eq!(up_to_stray(0, Outcome::Success.into()), rejected(0));
+        assert_eq!(up_to_stray(2, Outcome::Success.into()), rejected(2));
+        let cancelled = |finished| Ended {
+            finished,
+            then: Outcome::Cancelled,
+        };
+        assert_eq!(up_to_stray(2, cancelled(1)), cancelled(1));
+        assert_eq!(up_to_stray(2, cancelled(2)), cancelled(0), "no such message");
+    }
 }

@@ -404,12 +404,12 @@ impl<H: BatchHandler> Driver<H> {
                 };
                 self.reopen(partition, filter, epoch, reason);
             }
+            Action::Record { partition } => self.save(partition, true),
             Action::Inspect {
                 partition,
                 filter,
                 epoch,
             } => self.inspect(partition, filter, epoch),
-            Action::Record { partition } => self.save(partition, true),
             Action::DeadLetter(letter) => self.store_dead_letter(letter),
             Action::Parked(parked) => tracing::error!(
                 partition = %parked.partition,

@@ -166,7 +166,7 @@ impl Asked {
     /// Whether the answer comes from a bucket that is younger than this member: a write got a revision that is not above the
     /// one known before. A purge is not told its revision.
     pub(super) fn shows_younger_bucket(&self, reply: &Reply) -> bool {
-        let purge = matches!(self.purpose, Purpose::Presence(PresenceAsk::Purge));
+        let purge = matches!(self.purpose, Purpose::Presence(PresenceAsk::Purge) | Purpose::Forget(_));
         !purge && matches!(reply, Reply::Written(Ok(revision)) if *revision <= self.known)
     }
 }

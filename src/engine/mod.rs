@@ -9,7 +9,8 @@
 //! | `membership` | who lives, who is oldest, who is dead |
 //! | `planner` | when to plan, and what |
 //! | `partition` | when a partition's claim may be taken |
-//! | `tenure`, `filters` | opening, serving, handing over |
+//! | `tenure` | what a claim that is held goes through, and comparing it with the leader's word |
+//! | `opening`, `filters`, `saving`, `handover` | its steps: opening, swapping consumers, checkpoints, giving it up |
 //! | `survey` | one listing for many partitions |
 //! | `command`, `event`, `status` | the catalogue of everything that goes out and comes in |
 
@@ -17,10 +18,13 @@ mod command;
 mod context;
 mod event;
 mod filters;
+mod handover;
 mod membership;
+mod opening;
 mod partition;
 mod planner;
 mod presence;
+mod saving;
 mod status;
 mod survey;
 mod tenure;

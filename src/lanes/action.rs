@@ -223,8 +223,7 @@ pub struct Run<M> {
     pub partition: Partition,
     /// The tenure, for a database to refuse stale writes by.
     pub token: FencingToken,
-    /// Whether this member runs nothing else meanwhile, because the message is suspected of ending whatever process runs it. Then
-    /// there is only one.
+    /// Whether this member runs nothing else meanwhile, because its only message is suspected of ending whatever process runs it.
     pub alone: bool,
     /// What it is to handle, in stream order: never empty, and one message unless the settings ask for batches.
     pub attempts: Vec<Attempt<M>>,

@@ -2,7 +2,7 @@
 //!
 //! Three degrees of care, by what the progress record tells of a message:
 //! - **recorded**: a member died not long ago and may have begun with it, or it has died with somebody before. Its run is
-//!   *withheld* until the record says that it is started; otherwise one that kills at once would never be seen.
+//!   *withheld* until the record says that all its messages are started; otherwise one that kills at once would never be seen.
 //! - **suspected**: [`FEW`] members have died with it. It runs alone: the member waits until nothing runs, sees to it that the records
 //!   of all its partitions say so, runs this message only, and goes on when the record says that it has ended. If the process dies,
 //!   this message and no other was running.
@@ -18,7 +18,7 @@ use super::filter::Filter;
 use super::lane::{Burial, LaneId, State};
 use super::marks::absolve;
 use super::partition::{FilterId, FilterState, Phase};
-use super::{Lanes, Running, Tried};
+use super::{Lanes, Running};
 use crate::ids::{FencingToken, Incarnation, Partition};
 
 /// With how many deaths a message is suspected. Whatever ran along dies along, so this is no proof; running alone is.
@@ -150,17 +150,20 @@ impl<M: Clone> Lanes<M> {
     /// Whether the first message of a lane may only run alone.
     pub(super) fn is_suspect(&self, id: LaneId) -> bool {
         let lane = self.lanes.get(&id);
-        lane.and_then(|lane| Some(self.is_suspected(lane.filter, lane.first()?)))
-            .unwrap_or(false)
+        let first = lane.and_then(|lane| Some((lane.filter, lane.first()?)));
+        first.is_some_and(|(filter, sequence)| self.must_run_alone(filter, sequence))
     }
 
-    /// Whether a message may only run alone.
-    pub(super) fn is_suspected(&self, id: FilterId, sequence: u64) -> bool {
-        let filter = self.filters.get(&id);
-        filter.is_some_and(|filter| filter.deaths_of(sequence) >= FEW)
+    /// Whether a message may only run alone, if it may run at all: it shares no run with others.
+    pub(super) fn must_run_alone(&self, id: FilterId, sequence: u64) -> bool {
+        let suspected = self
+            .filters
+            .get(&id)
+            .is_some_and(|filter| filter.deaths_of(sequence) >= FEW);
+        suspected || self.is_condemned(id, sequence)
     }
 
-    pub(super) fn is_condemned(&self, id: FilterId, sequence: u64) -> bool {
+    fn is_condemned(&self, id: FilterId, sequence: u64) -> bool {
         let most = usize::try_from(self.settings.max_kills.get()).unwrap_or(usize::MAX);
         self.filters
             .get(&id)
@@ -195,17 +198,14 @@ impl<M: Clone> Lanes<M> {
         true
     }
 
-    /// Whether the record must say of any of these that it is started before it is.
-    pub(super) fn are_delicate(&self, messages: &[Tried]) -> bool {
-        messages.iter().any(|tried| {
+    /// Starts a run, or withholds it until the record says so.
+    pub(super) fn start(&mut self, run: Run<M>) {
+        let messages = self.runs.get(&run.run).map_or(&[][..], |running| &running.messages);
+        let delicate = messages.iter().any(|tried| {
             let filter = self.filters.get(&tried.filter);
             filter.is_some_and(|filter| filter.is_delicate(tried.sequence))
-        })
-    }
-
-    /// Starts a run, or withholds it until the record says so.
-    pub(super) fn start(&mut self, run: Run<M>, delicate: bool) {
-        if !delicate {
+        });
+        if !delicate && !run.alone {
             self.actions.push_back(Action::Run(run));
             return;
         }
@@ -250,7 +250,7 @@ impl<M: Clone> Lanes<M> {
     fn release(&mut self, run: RunId) {
         let replaced = |running: &Running| running.messages.iter().any(|tried| tried.replaced);
         if self.runs.get(&run).is_some_and(replaced) {
-            // Another message was stored in the place of one of it before it began.
+            // Another message was stored in the place of one before it began. The others take their turn again.
             self.drop_run(run);
         } else if let Some(withheld) = self.care.withheld.remove(&run) {
             self.actions.push_back(Action::Run(withheld.run));
@@ -303,7 +303,11 @@ impl<M: Clone> Lanes<M> {
             // It takes its turn with the others again, if it has one.
             return self.settle(id);
         }
-        let Some(run) = self.run(partition, self.front(id, 1), true) else {
+        if self.condemn(id) {
+            return;
+        }
+        let messages = self.front(id, 1);
+        let Some(run) = self.run(partition, messages, true) else {
             return;
         };
         // What the records of other partitions last said to be started has ended by now: it must not be blamed.
@@ -318,7 +322,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     /// A run has ended. If it was alone, the others go on when the record says so.
-    pub(super) fn ended_alone(&mut self, running: &Running, run: RunId) {
+    pub(super) fn ended_alone(&mut self, run: RunId, running: &Running) {
         let alone = matches!(&self.care.solo, Some(Solo::Preparing(other, _) | Solo::Running(other)) if *other == run);
         if !alone {
             return;
@@ -355,8 +359,8 @@ impl<M: Clone> Lanes<M> {
             tenure.running -= 1;
             tenure.changes += 1;
         }
-        self.set_free(&running);
-        self.ended_alone(&running, run);
-        self.take_turns_again(&running);
+        self.ended_alone(run, &running);
+        self.hand_back(&running);
+        self.settle_all(&running);
     }
 }

@@ -51,13 +51,16 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         let partition = filter.partition;
-        let before = filter.floor.mark();
+        let (before, frontier) = (filter.floor.mark(), filter.floor.frontier());
         let seen = filter.floor.deliver(delivered.stream_sequence, delivered.time);
         if seen == Seen::Younger {
             filter.forget_from(delivered.stream_sequence);
         }
-        if filter.floor.mark() != before {
+        let moved = filter.floor.mark() != before;
+        if moved {
             filter.forget_passed();
+        }
+        if filter.forget_undelivered(frontier, delivered.stream_sequence) || moved {
             self.changed(partition);
         }
         match seen {

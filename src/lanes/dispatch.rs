@@ -1,7 +1,6 @@
 //! What runs next: partitions take turns, and within a partition the lanes do. What a run is made of is in `gather`.
 
 use super::action::{Attempt, Run, RunId};
-use super::gather::Gathered;
 use super::lane::{LaneId, State};
 use super::partition::{Body, Phase};
 use super::settings::BatchScope;
@@ -11,20 +10,22 @@ use crate::ids::{FencingToken, Partition};
 
 impl<M: Clone> Lanes<M> {
     /// Starts handlers up to the free concurrency: [`Action::Run`](super::Action::Run). Nothing else does, so that the lease can be
-    /// checked right before. A message that may end its process only takes its place at first, see `care`.
+    /// checked right before. Messages that may end their process only take their places at first, see `care`.
     pub fn dispatch(&mut self) {
-        self.dispatch_careful();
         self.gather_no_longer_in_vain();
+        self.dispatch_careful();
         loop {
             while !self.care.is_alone()
                 && self.runs.len() < self.settings.concurrency.get()
                 && let Some(partition) = self.line.pop_front()
             {
-                match self.gather(partition) {
-                    Gathered::Suspect(lane) => self.wait_to_be_alone(lane),
-                    Gathered::Messages(messages) => {
+                let messages = self.gather(partition);
+                match messages.first().map(|tried| tried.lane) {
+                    Some(lane) if self.is_suspect(lane) => self.wait_to_be_alone(lane),
+                    Some(_) => {
                         self.run(partition, messages, false);
                     }
+                    None => {}
                 }
                 self.line_up_partition(partition);
             }
@@ -50,8 +51,8 @@ impl<M: Clone> Lanes<M> {
         None
     }
 
-    /// Starts one handler for messages that are in memory and whose lanes are ready; none for none. Of a delicate message this only
-    /// takes its place, see `care`.
+    /// Starts one handler for messages that are in memory and whose lanes are ready; none for none. Of delicate messages this only
+    /// takes their places, see `care`.
     pub(super) fn run(&mut self, partition: Partition, messages: Vec<Tried>, alone: bool) -> Option<RunId> {
         let run = RunId(self.next_id());
         let tenure = self.tenures.get_mut(&partition)?;
@@ -82,7 +83,6 @@ impl<M: Clone> Lanes<M> {
         tenure.running += 1;
         tenure.changes += 1;
         let token = tenure.token;
-        let delicate = alone || self.are_delicate(&messages);
         let running = Running {
             partition,
             token,
@@ -90,14 +90,13 @@ impl<M: Clone> Lanes<M> {
             cancelled: false,
         };
         self.runs.insert(run, running);
-        let start = Run {
+        self.start(Run {
             run,
             partition,
             token,
             alone,
             attempts,
-        };
-        self.start(start, delicate);
+        });
         Some(run)
     }
 
@@ -116,11 +115,12 @@ impl<M: Clone> Lanes<M> {
             return;
         }
         self.read_ahead(id);
-        if self.may_run(id)
-            && self.phase(partition) == Some(Phase::Serving)
-            && !self.condemn(id)
-            && !self.waits_for_company(partition, id)
-        {
+        if !self.may_run(id) || self.phase(partition) != Some(Phase::Serving) {
+            return;
+        }
+        if self.condemn(id) {
+            self.gathers_no_longer(partition, id);
+        } else if !self.waits_for_company(partition, id) {
             self.line_up(partition, id);
         }
     }
@@ -137,12 +137,11 @@ impl<M: Clone> Lanes<M> {
     }
 
     pub(super) fn line_up(&mut self, partition: Partition, id: LaneId) {
-        let (Some(lane), Some(tenure)) = (self.lanes.get_mut(&id), self.tenures.get_mut(&partition)) else {
-            return;
-        };
-        lane.lined_up = true;
-        tenure.line.push_back(id);
-        self.line_up_partition(partition);
+        if let (Some(lane), Some(tenure)) = (self.lanes.get_mut(&id), self.tenures.get_mut(&partition)) {
+            lane.lined_up = true;
+            tenure.line.push_back(id);
+            self.line_up_partition(partition);
+        }
     }
 
     /// Lines a partition up if it has lanes that may run. One whose older tenure still runs comes back when that has ended, and one
@@ -170,12 +169,17 @@ impl<M: Clone> Lanes<M> {
 
     /// Forgets a lane and whatever it waits for.
     pub(super) fn drop_lane(&mut self, id: LaneId) {
-        self.gathers_no_longer(id);
         let Some(lane) = self.lanes.remove(&id) else {
             return;
         };
         if let Some(due) = lane.due() {
             self.timers.remove(&(due, Timer::Lane(id)));
+        }
+        if lane.gathers_until.is_some()
+            && let Some(filter) = self.filters.get(&lane.filter)
+            && let Some(tenure) = self.tenures.get_mut(&filter.partition)
+        {
+            tenure.gathering.remove(&id);
         }
         if let State::Burying(burial) | State::Parked { burial, .. } = lane.state {
             self.burials.remove(&burial.run);

@@ -65,6 +65,11 @@ impl Floor {
         self.floor
     }
 
+    /// The highest sequence that was delivered.
+    pub(super) fn frontier(&self) -> u64 {
+        self.frontier
+    }
+
     /// What is finished above the floor, ascending.
     pub(super) fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
         self.ranges.iter().map(|(&low, finished)| Range {

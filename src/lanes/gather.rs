@@ -4,6 +4,8 @@
 //! waited for `max_wait`, or until no more can come because the room is taken. Then the lane stands in line. For batches of a
 //! partition one lane in line is enough: all lanes that may run give what they have, in stream order, also those that still wait.
 //! Handlers of one message are batches of one, which never wait.
+//!
+//! A message that must run alone, see `care`, has no company: a batch ends before it, and it is a run of its own.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,16 +19,16 @@ use crate::ids::Partition;
 
 impl<M: Clone> Lanes<M> {
     /// Takes what the next run of a partition is made of, which has left the member's line.
-    pub(super) fn gather(&mut self, partition: Partition) -> Gathered {
+    pub(super) fn gather(&mut self, partition: Partition) -> Vec<Tried> {
         let leftover = self.has_leftover(partition);
         if let Some(tenure) = self.tenures.get_mut(&partition) {
             tenure.lined_up = false;
         }
         if leftover || self.phase(partition) != Some(Phase::Serving) {
-            return Gathered::Messages(Vec::new());
+            return Vec::new();
         }
         let most = self.settings.batch.max_messages.get();
-        let messages = match self.settings.batch.scope {
+        match self.settings.batch.scope {
             BatchScope::Key => match self.next_lane(partition) {
                 Some(lane) => self.front(lane, most),
                 None => Vec::new(),
@@ -36,38 +38,31 @@ impl<M: Clone> Lanes<M> {
                 self.step_out(partition, &messages);
                 messages
             }
-        };
-        match messages.first() {
-            Some(first) if self.is_suspect(first.lane) => Gathered::Suspect(first.lane),
-            _ => Gathered::Messages(messages),
         }
     }
 
-    /// The first messages of a lane that can run together: those in memory, as far as there is none missing between them. One that is
-    /// to run alone stands for itself.
+    /// The first messages of a lane: those in memory that may run together, as far as there is none missing between them.
     pub(super) fn front(&self, id: LaneId, most: usize) -> Vec<Tried> {
-        let Some(lane) = self.lanes.get(&id) else {
-            return Vec::new();
-        };
         let mut messages = Vec::new();
+        let Some(lane) = self.lanes.get(&id) else {
+            return messages;
+        };
         for sequence in lane.front(most) {
-            if !self.is_held(lane, sequence) || !self.may_join(&messages, lane, sequence) {
+            if !self.is_held(lane, sequence) || !self.join(&mut messages, tried(id, lane, sequence)) {
                 break;
             }
-            messages.push(tried(id, lane, sequence));
         }
         messages
     }
 
-    /// Whether a message may run together with these. One whose process died with it may be the reason, and goes alone.
-    fn may_join(&self, messages: &[Tried], lane: &Lane, sequence: u64) -> bool {
-        let stands_alone =
-            |filter, sequence| self.is_suspected(filter, sequence) || self.is_condemned(filter, sequence);
-        match messages {
-            [] => true,
-            [first] if stands_alone(first.filter, first.sequence) => false,
-            _ => !stands_alone(lane.filter, sequence),
+    /// Adds the next message to a batch, unless it or the one before must run alone. Whether it is added.
+    fn join(&self, messages: &mut Vec<Tried>, next: Tried) -> bool {
+        let alone = |tried: &Tried| self.must_run_alone(tried.filter, tried.sequence);
+        let joins = messages.last().is_none_or(|last| !alone(last) && !alone(&next));
+        if joins {
+            messages.push(next);
         }
+        joins
     }
 
     fn is_held(&self, lane: &Lane, sequence: u64) -> bool {
@@ -97,10 +92,13 @@ impl<M: Clone> Lanes<M> {
         {
             let (id, lane) = lanes[index];
             // What comes after one that is not in memory waits for it.
-            if self.is_held(lane, sequence) && self.may_join(&messages, lane, sequence) {
-                messages.push(tried(id, lane, sequence));
-                heads.extend(fronts[index].next().map(|next| Reverse((next, index))));
+            if !self.is_held(lane, sequence) {
+                continue;
             }
+            if !self.join(&mut messages, tried(id, lane, sequence)) {
+                break;
+            }
+            heads.extend(fronts[index].next().map(|next| Reverse((next, index))));
         }
         messages
     }
@@ -108,7 +106,7 @@ impl<M: Clone> Lanes<M> {
     /// Lanes that are to run leave the line, and those that are of no use there.
     fn step_out(&mut self, partition: Partition, messages: &[Tried]) {
         for tried in messages {
-            self.gathers_no_longer(tried.lane);
+            self.gathers_no_longer(partition, tried.lane);
             if let Some(lane) = self.lanes.get_mut(&tried.lane) {
                 lane.lined_up = false;
             }
@@ -132,7 +130,7 @@ impl<M: Clone> Lanes<M> {
             return false;
         }
         if batch.max_wait.is_zero() || self.is_suspect(id) || self.is_full(partition, id) {
-            self.gathers_no_longer(id);
+            self.gathers_no_longer(partition, id);
             return false;
         }
         let (Some(lane), Some(tenure)) = (self.lanes.get_mut(&id), self.tenures.get_mut(&partition)) else {
@@ -177,13 +175,12 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    pub(super) fn gathers_no_longer(&mut self, id: LaneId) {
+    pub(super) fn gathers_no_longer(&mut self, partition: Partition, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&id)
             && let Some(until) = lane.gathers_until.take()
         {
             self.timers.remove(&(until, Timer::Lane(id)));
-            let partition = self.filters.get(&lane.filter).map(|filter| filter.partition);
-            if let Some(tenure) = partition.and_then(|partition| self.tenures.get_mut(&partition)) {
+            if let Some(tenure) = self.tenures.get_mut(&partition) {
                 tenure.gathering.remove(&id);
             }
         }
@@ -195,7 +192,7 @@ impl<M: Clone> Lanes<M> {
         let Some(partition) = filter.map(|filter| filter.partition) else {
             return;
         };
-        self.gathers_no_longer(id);
+        self.gathers_no_longer(partition, id);
         if self.may_run(id) {
             self.line_up(partition, id);
         }
@@ -219,15 +216,6 @@ impl<M: Clone> Lanes<M> {
             self.gathered(lane);
         }
     }
-}
-
-/// What the next run of a partition is.
-#[derive(Debug)]
-pub(super) enum Gathered {
-    /// These messages; none if there is nothing to run.
-    Messages(Vec<Tried>),
-    /// The first message of this lane, when the member runs nothing else.
-    Suspect(LaneId),
 }
 
 /// The lanes that a batch of a partition can be made of.

@@ -24,20 +24,20 @@ impl<M: Clone> Lanes<M> {
             .get_mut(&running.partition)
             .filter(|tenure| tenure.token == running.token);
         let Some(tenure) = tenure else {
-            self.ended_alone(&running, run);
+            self.ended_alone(run, &running);
             return self.leftover_ended(running.partition, running.token);
         };
         tenure.running -= 1;
         tenure.changes += 1;
-        self.ended_alone(&running, run);
-        self.set_free(&running);
+        self.ended_alone(run, &running);
+        self.hand_back(&running);
         self.conclude(now, run, &running.messages, ended.into());
-        self.take_turns_again(&running);
+        self.settle_all(&running);
         self.drained(running.partition);
     }
 
-    /// No handler has the messages of a run any more.
-    pub(super) fn set_free(&mut self, running: &Running) {
+    /// The messages of a run are its no longer.
+    pub(super) fn hand_back(&mut self, running: &Running) {
         for tried in &running.messages {
             self.set_state(tried.lane, State::Ready);
             if let Some(filter) = self.filters.get_mut(&tried.filter).filter(|_| !tried.replaced) {
@@ -46,8 +46,8 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// The lanes of a run may run again, and so may its partition.
-    pub(super) fn take_turns_again(&mut self, running: &Running) {
+    /// The lanes of a run go on.
+    pub(super) fn settle_all(&mut self, running: &Running) {
         for tried in &running.messages {
             self.settle(tried.lane);
         }

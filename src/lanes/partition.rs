@@ -203,6 +203,22 @@ impl<M> FilterState<M> {
         forget_below(&mut self.deaths, next);
     }
 
+    /// Drops what is kept of messages between two deliveries that follow each other: they are not there any more. A floor that stands
+    /// at an unfinished message does not pass them. Whether there was anything.
+    pub(super) fn forget_undelivered(&mut self, after: u64, before: u64) -> bool {
+        if after.saturating_add(1) >= before {
+            return false;
+        }
+        let kept = self.deaths.range(after + 1..before).map(|(&sequence, _)| sequence);
+        let kept = kept.chain(self.attempts.range(after + 1..before).map(|(&sequence, _)| sequence));
+        let gone: Vec<u64> = kept.filter(|sequence| !self.entries.contains_key(sequence)).collect();
+        for sequence in &gone {
+            self.deaths.remove(sequence);
+            self.attempts.remove(sequence);
+        }
+        !gone.is_empty()
+    }
+
     /// Drops what is kept of messages from this sequence on: the stream has become younger.
     pub(super) fn forget_from(&mut self, sequence: u64) {
         self.attempts.split_off(&sequence);

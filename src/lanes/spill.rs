@@ -16,9 +16,6 @@ use super::room::Amount;
 impl<M: Clone> Lanes<M> {
     /// Changes what a lane is doing, and counts it as waiting or no longer.
     pub(super) fn set_state(&mut self, id: LaneId, state: State) {
-        if !matches!(state, State::Ready) {
-            self.gathers_no_longer(id);
-        }
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };

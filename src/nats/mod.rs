@@ -103,6 +103,9 @@ pub(crate) fn no_answer(what: impl Into<String>, reason: impl std::fmt::Display)
     if reason.contains("timed out") {
         // What a user may not publish the server drops; only its log and the client's events say so.
         reason.push_str("; is the server reachable, and may this user publish to $JS.API.> and $KV.>?");
+    } else if reason.contains("requested JetStream resource does not exist") {
+        // That is how the library says that nobody listens to the request.
+        reason.push_str("; is JetStream enabled on the server, for this account and in this domain?");
     }
     Error::NoAnswer {
         what: what.into(),

@@ -178,3 +178,19 @@ async fn dead_letters_without_a_place_to_stay_are_refused() {
         assert!(!has_bucket(&world).await);
     }
 }
+
+#[tokio::test]
+async fn a_server_without_jetstream_is_told() {
+    let server = jetring::testing::NatsServer::builder().own().start().await.unwrap();
+    let client = async_nats::connect(server.url()).await.unwrap();
+    // Nobody listens to the requests of a domain that is not there, as where JetStream is not enabled.
+    let strategy = jetring::Transformed::of("t.*", 4).unwrap();
+    let settings = Settings {
+        domain: Some("elsewhere".to_owned()),
+        ..Settings::default()
+    };
+    let group = Group::new("g", "S", strategy).unwrap().with_settings(settings).unwrap();
+    let error = group.join(&client, "m", |_: jetring::Delivery| async { Ok(()) }).await;
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("is JetStream enabled"), "{text}");
+}

@@ -261,6 +261,8 @@ impl Member {
                 }
             }
             Action::Reopen { partition, epoch, .. } => self.reopen(partition, epoch, ReopenReason::Gap),
+            // The settings ask for no watchdog.
+            Action::Inspect { .. } => {}
             Action::Drained { partition, marks, .. } => {
                 self.pulls.retain(|(other, _), _| *other != partition);
                 self.lanes.close(partition);
@@ -271,7 +273,7 @@ impl Member {
             Action::Record { partition } => self.save(partition, true),
             Action::Read { read, sequence, .. } => self.out.push(Out::Read(read, sequence)),
             // No message is given up here, and one that is gone counts as finished.
-            Action::DeadLetter(_) | Action::Parked(_) | Action::Gone { .. } | Action::Inspect { .. } => {}
+            Action::DeadLetter(_) | Action::Parked(_) | Action::Gone { .. } => {}
         }
     }
 

@@ -147,9 +147,6 @@ pub(crate) fn lane_settings() -> lanes::Settings {
         idle_pull: NonZeroUsize::new(4).unwrap(),
         several_filters: false,
         ack_wait: Duration::from_nanos(ACK_WAIT),
-        // What the watchdog finds is found here by redelivery.
-        inspect_interval: None,
-        ack_check_interval: Duration::from_secs(20),
         retry: lanes::Retry {
             initial: Duration::from_millis(20),
             max: Duration::from_secs(1),
@@ -158,6 +155,8 @@ pub(crate) fn lane_settings() -> lanes::Settings {
         // Members die here whatever they run.
         max_kills: NonZeroU32::MAX,
         dead_letter_killers: false,
+        inspect_interval: None,
+        ack_check_interval: Duration::from_nanos(ACK_WAIT),
         batch: lanes::BatchSettings::SINGLE,
     }
 }
@@ -443,8 +442,9 @@ impl World {
             Out::InProgress(reply) => self.send(slot, Happening::InProgress(reply)),
             Out::Start(run) => {
                 self.excuse_the_frozen();
-                // No batches here.
-                let attempt = &run.attempts[0];
+                let [attempt] = &run.attempts[..] else {
+                    panic!("{} messages in a run without batches", run.attempts.len());
+                };
                 let (key, sequence) = (attempt.key.parse().unwrap(), attempt.stream_sequence);
                 self.tell(|| format!("m{slot} runs {sequence} key {key} partition {}", run.partition));
                 self.slots[slot].runs.insert(run.run);

@@ -127,7 +127,9 @@ impl Server {
             self.members.remove(&id);
             return Ok(expected);
         }
-        self.write_member(id, None, expected)
+        self.write_member(id, None, expected)?;
+        // As with the real server, the tombstone's own revision is not told.
+        Ok(expected)
     }
 
     fn write_claim(

@@ -4,6 +4,7 @@ use crate::lanes::Lanes;
 use crate::lanes::lane::State;
 use crate::lanes::partition::Body;
 use crate::lanes::room::Amount;
+use crate::lanes::timers::Timer;
 
 impl<M: Clone> Lanes<M> {
     /// Panics if a count kept along is not what it should be.
@@ -25,11 +26,8 @@ impl<M: Clone> Lanes<M> {
         assert_eq!(self.load.held, held_by_member);
         let entries: usize = self.filters.values().map(|filter| filter.entries.len()).sum();
         let due = self.lanes.values().filter(|lane| lane.due().is_some()).count();
-        let look = usize::from(self.next_look.is_some());
-        assert!(self.timers.len() <= entries + due + look, "timers of what is finished");
-        let gathering: usize = self.tenures.values().map(|tenure| tenure.gathering.len()).sum();
-        let gathers = |lane: &&crate::lanes::lane::Lane| lane.gathers_until.is_some();
-        assert_eq!(self.lanes.values().filter(gathers).count(), gathering);
+        let timers = self.timers.iter().filter(|(_, timer)| *timer != Timer::Look);
+        assert!(timers.count() <= entries + due, "timers of what is finished");
         let burying = |lane: &&crate::lanes::lane::Lane| matches!(lane.state, State::Burying(_));
         let waiting_for_answer: usize = self.tenures.values().map(|tenure| tenure.burying).sum();
         assert_eq!(self.lanes.values().filter(burying).count(), waiting_for_answer);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::bench::{Bench, P, at, epoch, filter, retry, settings};
 use crate::lanes::{Action, BatchScope, BatchSettings, Ended, Filter, Marks, Outcome, PullEnd, Settings};
 
-fn batches(scope: BatchScope, max_messages: usize) -> Settings {
+pub(super) fn batches(scope: BatchScope, max_messages: usize) -> Settings {
     let mut settings = settings();
     settings.batch = BatchSettings {
         scope,

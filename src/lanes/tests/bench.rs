@@ -35,9 +35,9 @@ pub(super) fn settings() -> Settings {
             max: Duration::from_secs(1),
             max_attempts: None,
         },
-        batch: BatchSettings::SINGLE,
         max_kills: NonZeroU32::new(3).unwrap(),
         dead_letter_killers: false,
+        batch: BatchSettings::SINGLE,
     }
 }
 

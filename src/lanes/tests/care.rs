@@ -1,11 +1,9 @@
 //! Messages that may end their process.
 
-use std::num::NonZeroUsize;
-use std::time::Duration;
-
+use super::batches::batches;
 use super::bench::{Bench, P, delivered, epoch, filter, retry, settings};
 use crate::ids::{FencingToken, Incarnation, Partition};
-use crate::lanes::{Action, BatchScope, BatchSettings, Death, Filter, Marks, Outcome, Parked, Settings};
+use crate::lanes::{Action, BatchScope, Death, Delivered, Filter, Marks, Outcome, Parked, Settings};
 
 const OTHER: Partition = Partition(4);
 
@@ -341,6 +339,127 @@ fn a_suspect_that_is_cleared_while_it_waits_runs_like_any_other() {
     assert_eq!(bench.started(), [3, 2]);
 }
 
+/// Messages 1, 2, .. that belong into one batch of a key or of a partition.
+fn deliver_together(bench: &mut Bench, scope: BatchScope, count: u64) {
+    bench.pulls();
+    for sequence in 1..=count {
+        let key = match scope {
+            BatchScope::Key => "a",
+            BatchScope::Partition => ["a", "b", "c"][usize::try_from(sequence % 3).unwrap()],
+        };
+        bench.deliver(sequence, key);
+    }
+}
+
+#[test]
+fn a_suspect_shares_no_batch_and_waits_for_no_company() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        let mut bench = Bench::with_marks(batches(scope, 4), deaths(3, 2, 0));
+        deliver_together(&mut bench, scope, 5);
+        assert_eq!(bench.batches(), [[1, 2]], "{scope:?}: it ends before the suspect");
+        bench.end(1, Outcome::Success);
+        assert_eq!(bench.batches(), [[0; 0]; 0]);
+        assert_eq!(bench.records(), [P]);
+        let marks = bench.recorded();
+        assert_eq!(
+            (marks.started.into_iter().collect::<Vec<_>>(), marks.alone),
+            (vec![3], true)
+        );
+        let runs = bench.start_runs();
+        assert_eq!((runs.len(), runs[0].attempts.len(), runs[0].alone), (1, 1, true));
+        assert_eq!(runs[0].attempts[0].stream_sequence, 3);
+        bench.end(3, Outcome::Success);
+        assert_eq!(bench.batches(), [[0; 0]; 0]);
+        let marks = bench.recorded();
+        assert_eq!((marks.started.len(), marks.alone, marks.deaths.len()), (0, false, 0));
+        bench.advance(50);
+        assert_eq!(bench.batches(), [[4, 5]]);
+        bench.end(4, Outcome::Success);
+        assert_eq!((bench.floor(), bench.held(), bench.lanes.deadline()), (5, 0, None));
+    }
+}
+
+#[test]
+fn a_batch_ends_before_a_message_that_is_condemned_and_never_has_it() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        let mut bench = Bench::with_marks(batches(scope, 4), deaths(3, 0, 3));
+        deliver_together(&mut bench, scope, 4);
+        let batch = match scope {
+            BatchScope::Key => vec![1, 2],
+            // Its key is parked already, and passed over.
+            BatchScope::Partition => vec![1, 2, 4],
+        };
+        bench.advance(50);
+        assert_eq!(bench.batches(), [batch]);
+        bench.end(1, Outcome::Success);
+        bench.advance(50);
+        assert_eq!(bench.batches(), [[0; 0]; 0], "{scope:?}");
+        assert_eq!(parked(&mut bench).len(), 1);
+        assert_eq!(bench.lanes.partition_status(P).unwrap().parked[0].stream_sequence, 3);
+    }
+}
+
+#[test]
+fn a_batch_with_one_delicate_message_is_withheld_until_all_of_it_is_recorded() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        for careful in [true, false] {
+            let marks = if careful { Marks::default() } else { deaths(2, 1, 0) };
+            let mut bench = Bench::with_marks(batches(scope, 3), marks);
+            if careful {
+                bench.lanes.be_careful(P, &filter(), 1);
+            }
+            let before = bench.lanes.changes(P);
+            deliver_together(&mut bench, scope, 3);
+            assert_eq!(bench.batches(), [[0; 0]; 0]);
+            assert_eq!(bench.records(), [P], "one for all");
+            bench.lanes.recorded(P, FencingToken(1), before);
+            assert_eq!(bench.batches(), [[0; 0]; 0], "that record does not have them");
+            assert_eq!(bench.recorded().started.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+            assert_eq!(bench.batches(), [[1, 2, 3]]);
+            bench.end(1, Outcome::Success);
+            assert_eq!((bench.floor(), bench.marks().started.len()), (3, 0));
+        }
+    }
+}
+
+#[test]
+fn a_withheld_batch_is_dropped_as_a_whole_by_a_stop_and_by_a_younger_stream() {
+    for scope in [BatchScope::Key, BatchScope::Partition] {
+        let withheld = || {
+            let mut bench = Bench::with_marks(batches(scope, 3), Marks::default());
+            bench.lanes.be_careful(P, &filter(), 9);
+            deliver_together(&mut bench, scope, 3);
+            assert_eq!(bench.batches(), [[0; 0]; 0]);
+            bench
+        };
+        let mut bench = withheld();
+        bench.lanes.stop(P);
+        assert_eq!(bench.lanes.running(P), 0);
+        assert_eq!(bench.drained(), [Marks::default()]);
+
+        let mut bench = withheld();
+        bench.reopen();
+        bench.deliver_as(Delivered {
+            time: 5000,
+            message: 1003,
+            ..delivered(1, 3, "d")
+        });
+        bench.recorded();
+        assert_eq!(
+            bench.batches(),
+            [[0; 0]; 0],
+            "{scope:?}: what it is made of has changed"
+        );
+        bench.advance(50);
+        bench.batches();
+        bench.recorded();
+        let runs = bench.start_runs();
+        let attempts = runs.iter().flat_map(|run| &run.attempts);
+        let started: Vec<_> = attempts.map(|attempt| (attempt.message, attempt.attempt)).collect();
+        assert_eq!(started, [(1, 1), (2, 1), (1003, 1)]);
+    }
+}
+
 #[test]
 fn deaths_of_messages_that_a_younger_stream_has_replaced_are_forgotten() {
     let mut bench = Bench::with_marks(settings(), deaths(2, 2, 0));
@@ -350,89 +469,34 @@ fn deaths_of_messages_that_a_younger_stream_has_replaced_are_forgotten() {
     bench.lanes.truncate(P, &other, 0);
 }
 
-fn batches(scope: BatchScope) -> Settings {
-    let mut settings = settings();
-    settings.batch = BatchSettings {
-        scope,
-        max_messages: NonZeroUsize::new(4).unwrap(),
-        max_wait: Duration::from_millis(50),
-    };
-    settings
-}
-
 #[test]
-fn a_suspect_is_in_no_batch() {
-    for scope in [BatchScope::Key, BatchScope::Partition] {
-        let mut bench = Bench::with_marks(batches(scope), deaths(2, 2, 0));
-        bench.pulls();
-        for sequence in 1..=4 {
-            bench.deliver(sequence, "a");
-        }
-        assert_eq!(bench.batches(), [[1]], "{scope:?}");
-        bench.end(1, Outcome::Success);
-        assert_eq!(bench.batches(), [[0; 0]; 0]);
-        bench.recorded();
-        let run = bench.start_runs().remove(0);
-        assert_eq!(
-            (run.alone, run.attempts[0].stream_sequence, run.attempts.len()),
-            (true, 2, 1)
-        );
-        bench.end(2, Outcome::Success);
-        assert_eq!(bench.batches(), [[0; 0]; 0]);
-        bench.recorded();
-        bench.advance(50);
-        assert_eq!(bench.batches(), [[3, 4]]);
+fn deaths_of_messages_that_are_gone_are_forgotten_although_the_floor_stands() {
+    let mut marks = deaths(2, 2, 3);
+    for (sequence, life) in [(5, "q-1"), (9, "r-1")] {
+        marks.deaths.insert(sequence, vec![death(life, false)]);
+        marks.attempts.insert(sequence, 1);
     }
-}
-
-#[test]
-fn a_suspect_whose_turn_it_is_in_its_partition_goes_before_the_batch() {
-    let mut bench = Bench::with_marks(batches(BatchScope::Partition), deaths(2, 2, 0));
-    bench.pulls();
-    for (sequence, key) in [(1, "a"), (2, "b"), (3, "c"), (4, "b"), (5, "a")] {
-        bench.deliver(sequence, key);
-    }
+    let mut bench = Bench::with_marks(settings(), marks);
+    // 2 is condemned and holds the floor. 5 was finished and acked just before its process died: a work queue has deleted it.
+    bench.deliver(2, "b");
+    let before = bench.lanes.changes(P);
+    bench.deliver(4, "a");
     assert_eq!(
-        bench.batches(),
-        [[1, 3, 5]],
-        "what comes after the suspect in its key waits"
+        bench.marks().deaths.keys().copied().collect::<Vec<_>>(),
+        [2, 5, 9],
+        "not known yet"
     );
-    bench.end(1, Outcome::Success);
-    assert_eq!(bench.batches(), [[0; 0]; 0]);
-    bench.recorded();
-    assert_eq!(bench.batches(), [[2]]);
-    bench.end(2, Outcome::Success);
-    bench.recorded();
-    bench.advance(50);
-    assert_eq!(bench.batches(), [[4]]);
-}
-
-#[test]
-fn a_condemned_message_in_the_middle_of_a_key_ends_the_batch_before_it() {
-    for scope in [BatchScope::Key, BatchScope::Partition] {
-        let mut settings = batches(scope);
-        settings.max_kills = std::num::NonZeroU32::MIN;
-        let mut bench = Bench::with_marks(settings, deaths(2, 0, 1));
-        bench.pulls();
-        for sequence in 1..=4 {
-            bench.deliver(sequence, "a");
-        }
-        assert_eq!(bench.batches(), [[1]]);
-        bench.end(1, Outcome::Success);
-        assert_eq!(parked(&mut bench)[0].stream_sequence, 2);
-        bench.advance(1000);
-        assert_eq!(bench.batches(), [[0; 0]; 0]);
-    }
-}
-
-#[test]
-fn a_batch_waits_for_its_record_if_one_of_it_has_to() {
-    let mut bench = Bench::with_marks(batches(BatchScope::Partition), deaths(3, 1, 0));
-    bench.pulls();
-    for (sequence, key) in [(1, "a"), (2, "b"), (3, "c"), (4, "d")] {
+    bench.deliver(7, "a");
+    let marks = bench.marks();
+    assert_eq!(marks.deaths.keys().copied().collect::<Vec<_>>(), [2, 9]);
+    assert_eq!(marks.attempts.keys().copied().collect::<Vec<_>>(), [9]);
+    assert!(bench.lanes.changes(P) > before, "the record is to be written");
+    // What is delivered is not gone, now or when it comes again.
+    bench.deliver(9, "c");
+    bench.deliver(12, "c");
+    bench.reopen();
+    for (sequence, key) in [(2, "b"), (4, "a"), (7, "a"), (9, "c"), (12, "c")] {
         bench.deliver(sequence, key);
     }
-    assert_eq!(bench.batches(), [[0; 0]; 0]);
-    assert_eq!(bench.recorded().started.into_iter().collect::<Vec<_>>(), [1, 2, 3, 4]);
-    assert_eq!(bench.batches(), [[1, 2, 3, 4]]);
+    assert_eq!(bench.marks().deaths.keys().copied().collect::<Vec<_>>(), [2, 9]);
 }

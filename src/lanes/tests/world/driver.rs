@@ -2,7 +2,8 @@
 
 use super::super::check::{Event, Place};
 use super::{LARGE, World, places};
-use crate::lanes::{Action, Attempt, Marks, Reopening, Run};
+use crate::ids::Partition;
+use crate::lanes::{Action, Attempt, Reopening, Run};
 
 impl World {
     /// Does what the driver does, until no member asks for anything.
@@ -90,14 +91,14 @@ impl World {
                     self.take_over(partition, to, false, None);
                 }
             }
+            Action::Record { partition } => {
+                self.unrecorded.insert(partition);
+            }
             Action::Inspect {
                 partition,
                 filter,
                 epoch,
             } => self.members[member].inspections.push_back(((partition, filter), epoch)),
-            Action::Record { partition } => {
-                self.unrecorded.insert(partition);
-            }
             Action::Read { read, sequence, .. } => {
                 self.members[member].reads.insert(read, sequence);
             }
@@ -107,29 +108,32 @@ impl World {
 
     /// What may end its process is in the record before it runs, and a suspect runs alone: no record says otherwise.
     fn check_care(&self, member: usize, run: &Run<u64>) {
-        let empty = Marks::default();
-        let record_of = |attempt: &Attempt<u64>| {
-            let place = (run.partition, attempt.filter.clone());
-            (self.records.get(&place).unwrap_or(&empty), self.careful.get(&place))
+        let sequences: Vec<u64> = run.attempts.iter().map(|attempt| attempt.stream_sequence).collect();
+        let recorded = |attempt: &Attempt<u64>| {
+            let record = self.records.get(&(run.partition, attempt.filter.clone()));
+            record.is_some_and(|record| record.started.contains(&attempt.stream_sequence))
         };
-        let delicate = |attempt: &Attempt<u64>| {
-            let (record, careful) = record_of(attempt);
-            let sequence = attempt.stream_sequence;
-            careful.is_some_and(|&until| sequence <= until) || record.deaths.contains_key(&sequence)
-        };
-        let recorded = |attempt: &Attempt<u64>| record_of(attempt).0.started.contains(&attempt.stream_sequence);
-        if run.alone || run.attempts.iter().any(delicate) {
-            assert!(run.attempts.iter().all(recorded), "{run:?}");
-        }
-        let first = &run.attempts[0];
-        let (record, sequence) = (record_of(first).0, first.stream_sequence);
-        assert!(!run.alone || run.attempts.len() == 1);
+        let careful = run
+            .attempts
+            .iter()
+            .any(|attempt| self.needs_care(run.partition, attempt));
+        assert!(
+            !(careful || run.alone) || run.attempts.iter().all(recorded),
+            "{sequences:?} are not recorded as a whole"
+        );
+        let suspected = run
+            .attempts
+            .iter()
+            .any(|attempt| self.is_suspected(run.partition, attempt));
+        assert!(!suspected || run.alone, "{sequences:?} share a run");
         let of_member = |place: &Place| self.owners.get(&place.0) == Some(&member) && !self.stopping.contains(&place.0);
         if run.alone {
             assert!(self.members[member].runs.is_empty());
             let others = self.records.iter().filter(|(other, _)| of_member(other));
             let started: Vec<u64> = others.flat_map(|(_, record)| record.started.iter().copied()).collect();
-            assert_eq!((started, record.alone), (vec![sequence], true));
+            assert_eq!((sequences.len(), started), (1, sequences));
+            let places = self.records.iter().filter(|(other, _)| of_member(other));
+            assert_eq!(places.filter(|(_, record)| record.alone).count(), 1);
         } else {
             let mut records = self.records.iter().filter(|(other, _)| of_member(other));
             assert!(
@@ -137,6 +141,23 @@ impl World {
                 "a suspect runs, or its end is not recorded"
             );
         }
+    }
+
+    /// Whether a member that died may have begun with a message, or has died with it.
+    fn needs_care(&self, partition: Partition, attempt: &Attempt<u64>) -> bool {
+        let place = (partition, attempt.filter.clone());
+        let careful = self.careful.get(&place);
+        careful.is_some_and(|&until| attempt.stream_sequence <= until) || self.deaths(partition, attempt) > 0
+    }
+
+    fn is_suspected(&self, partition: Partition, attempt: &Attempt<u64>) -> bool {
+        self.deaths(partition, attempt) > 1
+    }
+
+    fn deaths(&self, partition: Partition, attempt: &Attempt<u64>) -> usize {
+        let record = self.records.get(&(partition, attempt.filter.clone()));
+        let deaths = record.and_then(|record| record.deaths.get(&attempt.stream_sequence));
+        deaths.map_or(0, Vec::len)
     }
 
     /// Tells the checker what can be seen at any moment.
@@ -187,6 +208,7 @@ fn kind(action: &Action<u64>) -> &'static str {
         Action::InProgress { .. } => "in progress",
         Action::Pull { bytes: None, .. } => "pull alone",
         Action::Pull { .. } => "pull",
+        Action::Record { .. } => "record",
         Action::Inspect { .. } => "inspect",
         Action::Reopen { reason, .. } => match reason {
             Reopening::Gap(_) => "gap",
@@ -194,7 +216,6 @@ fn kind(action: &Action<u64>) -> &'static str {
             Reopening::Stuck { .. } => "stuck",
             Reopening::LostAcks { .. } => "lost acks",
         },
-        Action::Record { .. } => "record",
         Action::DeadLetter(_) => "dead letter",
         Action::Parked(_) => "parked",
         Action::Read { .. } => "read",

@@ -92,10 +92,10 @@ pub(super) fn small_settings() -> Settings {
     settings.max_ranges = NonZeroUsize::new(3).unwrap();
     settings.several_filters = true;
     settings.retry.max_attempts = NonZeroU32::new(3);
-    settings.inspect_interval = Some(Duration::from_millis(1500));
-    settings.ack_check_interval = Duration::from_secs(3);
     settings.max_kills = NonZeroU32::MIN;
     settings.dead_letter_killers = true;
+    settings.inspect_interval = Some(Duration::from_millis(1500));
+    settings.ack_check_interval = Duration::from_secs(3);
     settings
 }
 
