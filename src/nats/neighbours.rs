@@ -12,6 +12,12 @@ use super::consumers::BUCKET;
 use super::streams::overlaps;
 use super::{Nats, no_answer};
 
+/// How many handovers at once must have room for two consumers each. More wait for it, so this only keeps them quick.
+const SPARE: usize = 16;
+
+/// The first nats-server that limits the consumers of a stream which sets no limit.
+const FIRST_WITH_LIMIT: (u32, u32) = (2, 15);
+
 impl Nats {
     /// Looks at all consumers of the stream once.
     pub(super) async fn check_consumers(&self, config: &Config) -> Result<(), Error> {
@@ -83,24 +89,37 @@ impl Nats {
 
     /// Whether the stream allows as many consumers as the group needs beside `others`. How many keys there will be nobody knows.
     pub(super) fn check_room(&self, config: &Config, others: usize) -> Result<(), Error> {
-        let Some(limit) = usize::try_from(config.max_consumers).ok().filter(|limit| *limit > 0) else {
-            return Ok(());
-        };
         if self.strategy.needs_discovery() {
             return Ok(());
         }
+        let set = usize::try_from(config.max_consumers).ok().filter(|limit| *limit > 0);
+        let Some(limit) = set.or_else(|| self.limit_of_server()) else {
+            return Ok(());
+        };
         let partitions = usize::from(self.strategy.partitions().get());
         // But on a work queue a partition's next consumer is made before its last one is deleted.
         let needed = match config.retention {
             RetentionPolicy::WorkQueue => partitions,
-            RetentionPolicy::Limits | RetentionPolicy::Interest => partitions * 2,
+            RetentionPolicy::Limits | RetentionPolicy::Interest => partitions + partitions.min(SPARE),
         };
         if others + needed <= limit {
             return Ok(());
         }
+        let what = match set {
+            Some(_) => format!("it allows {limit} consumers"),
+            None => format!("this server allows {limit} consumers of a stream that does not set max_consumers"),
+        };
         Err(self.unsuitable(format!(
-            "it allows {limit} consumers, others have {others}, and this group of {partitions} partitions needs up to {needed}, \
-             for at a handover both owners have one; raise max_consumers or use fewer partitions"
+            "{what}, others have {others}, and this group of {partitions} partitions needs {needed}, for at a handover both owners \
+             have one; raise the stream's max_consumers or use fewer partitions"
         )))
+    }
+
+    /// How many consumers the server allows where the stream says nothing, as far as that is known of its version.
+    fn limit_of_server(&self) -> Option<usize> {
+        let version = self.context.client().server_info().version;
+        let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
+        let version = (numbers.next()?, numbers.next()?);
+        (version >= FIRST_WITH_LIMIT).then_some(1000)
     }
 }

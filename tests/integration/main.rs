@@ -18,6 +18,7 @@
 //! | `t65_acks` | acks that are lost, and confirmed ones |
 //! | `t70_bad_input` | what does not fit is refused before anything is created |
 //! | `t71_unfit` | streams and buckets that would fail a group later are refused at once |
+//! | `t73_domains` | a JetStream domain behind a leaf node |
 //! | `t80_server` | a server that restarts, loses replies, or is out of reach |
 //! | `t90_mixed` | all of it at once, in an order that a seed decides |
 //! | `t90_regressions` | faults that were found by trying to break members |
@@ -41,6 +42,7 @@ mod t60_consumers;
 mod t65_acks;
 mod t70_bad_input;
 mod t71_unfit;
+mod t73_domains;
 mod t80_server;
 mod t90_mixed;
 mod t90_regressions;

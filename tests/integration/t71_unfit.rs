@@ -194,3 +194,27 @@ async fn a_server_without_jetstream_is_told() {
     let text = error.unwrap_err().to_string();
     assert!(text.contains("is JetStream enabled"), "{text}");
 }
+
+#[tokio::test]
+async fn more_partitions_than_a_server_allows_consumers_are_refused_where_it_has_such_a_limit() {
+    let world = World::new().await;
+    let version = world.client.server_info().version;
+    let minor: u32 = version.split('.').nth(1).unwrap().parse().unwrap();
+    let name = format!("{}-many", world.setup.name);
+    let strategy = jetring::Transformed::of(&format!("{name}.*"), 1000).unwrap();
+    let group = Group::new(&name, &name, strategy).unwrap();
+    let provisioned = group.provision(&world.client, Config::default()).await;
+    if minor < 15 {
+        return provisioned.unwrap();
+    }
+    let text = provisioned.unwrap_err().to_string();
+    assert!(
+        text.contains("1000 consumers") && text.contains("max_consumers"),
+        "{text}"
+    );
+    let raised = Config {
+        max_consumers: 1100,
+        ..Config::default()
+    };
+    group.provision(&world.client, raised).await.unwrap();
+}
