@@ -135,6 +135,10 @@ async fn a_swallowed_last_message_comes_back_long_before_the_ack_wait() {
 async fn s36_a_consumer_that_delivers_nothing_is_replaced() {
     for retention in [Limits, WorkQueue] {
         let world = watched(retention).await;
+        if world.client.server_info().version.starts_with("2.10.") {
+            // Consumers can be paused since 2.11.
+            return;
+        }
         world.publish_round(&KEYS, 2).await;
         world.await_handled().await;
         // A consumer that is paused looks as one does that is stuck: it has messages, is asked for them, and delivers none.
