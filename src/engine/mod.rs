@@ -81,6 +81,8 @@ pub struct Engine {
     quarantine_until: Option<Time>,
     /// When a leaving member gives its partitions up even without a successor's plan.
     leave_by: Option<Time>,
+    /// When the stream is looked at again, because the last look failed.
+    look_again_at: Option<Time>,
     reconcile_at: Time,
     assignment_at: Time,
     watch: WatchHealth,
@@ -113,6 +115,7 @@ impl Engine {
             },
             quarantine_until: None,
             leave_by: None,
+            look_again_at: None,
             reconcile_at: Time::ZERO,
             assignment_at: Time::ZERO,
             watch: WatchHealth::default(),
@@ -188,6 +191,7 @@ impl Engine {
             least = earliest(least, self.membership.deadline(&self.cx));
             least = earliest(least, self.planner.deadline(&self.cx, &self.membership));
             least = earliest(least, Some(self.reconcile_at.min(self.assignment_at)));
+            least = earliest(least, self.look_again_at);
             // Once it has passed nothing more is to be done at it, however long handlers take to end.
             least = earliest(least, self.leave_by.filter(|at| *at > self.cx.now));
             least = earliest(least, self.watch_deadline());
@@ -435,6 +439,7 @@ impl Engine {
         self.survey.reset();
         self.assignment = Entry::absent();
         self.leave_by = None;
+        self.look_again_at = None;
     }
 
     fn on_group_view(&mut self, view: GroupView) {
@@ -464,8 +469,11 @@ impl Engine {
         for partition in &asked.partitions {
             self.with_slot(*partition, |slot, cx, around| slot.on_survey(cx, around, result));
         }
-        if let (true, Ok(survey)) = (asked.routine, result) {
-            self.each_slot(|slot, cx, _| slot.reconcile(cx, survey, asked.at));
+        match result {
+            Ok(survey) if asked.routine => self.each_slot(|slot, cx, _| slot.reconcile(cx, survey, asked.at)),
+            // The stream may be away because it is being made anew: nothing else would show that before the next routine look.
+            Err(_) if asked.routine => self.look_again_at = Some(self.cx.retry_at()),
+            _ => {}
         }
     }
 
@@ -565,10 +573,14 @@ impl Engine {
             self.cx.ask(Purpose::Refresh, Command::ReadGroup);
             self.look_at_stream();
         }
+        if self.look_again_at.is_some_and(|at| now >= at) {
+            self.look_at_stream();
+        }
     }
 
     /// Compares what the stream has with what should be there.
     fn look_at_stream(&mut self) {
+        self.look_again_at = None;
         if self.in_group() {
             self.each_slot(|slot, _, _| slot.note_before_survey());
             self.survey.request_routine(&mut self.cx);

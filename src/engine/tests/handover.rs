@@ -77,7 +77,7 @@ fn epoch(rig: &Rig) -> Epoch {
         .unwrap()
 }
 
-fn reopen(rig: &mut Rig, floor: u64, reason: ReopenReason) {
+pub(super) fn reopen(rig: &mut Rig, floor: u64, reason: ReopenReason) {
     let event = Event::Reopen {
         partition: P,
         filter: filter(P),

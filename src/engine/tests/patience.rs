@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, seconds};
 use super::server::ticket;
-use crate::engine::{Command, CreateFault, Event, Fault, MemberPhase, Refusal, Reply, WriteFault};
+use crate::engine::{Command, CreateFault, Event, Fault, MemberPhase, Refusal, ReopenReason, Reply, WriteFault};
 
 fn refusal(command: &Command) -> Reply {
     let fault = || Fault("no leader".to_owned());
@@ -132,4 +132,27 @@ fn nothing_is_kept_of_what_is_over() {
     assert_eq!(rig.engine.cx.pending.len(), 0);
     let known = rig.engine.membership.known();
     assert!(known <= 1 + 11, "{known}");
+}
+
+#[test]
+fn a_stream_that_is_away_is_looked_at_until_it_is_back() {
+    let mut rig = Rig::serving();
+    let looks = |command: &Command| matches!(command, Command::Survey(_));
+    // A consumer is missing because the stream was deleted; it is being made anew.
+    rig.faults = Some(Box::new(|command| match command {
+        Command::Survey(_) | Command::CreateConsumer(..) => Some(refusal(command)),
+        _ => None,
+    }));
+    let from = rig.log.len();
+    super::handover::reopen(&mut rig, 30, ReopenReason::Missing);
+    rig.advance(seconds(2));
+    assert!(
+        rig.count_since(from, looks) > 1,
+        "it must not wait for the next routine look"
+    );
+    rig.faults = None;
+    rig.advance(seconds(1));
+    let from = rig.log.len();
+    rig.advance(seconds(2));
+    assert_eq!(rig.count_since(from, looks), 0, "the stream is back");
 }
