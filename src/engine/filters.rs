@@ -260,7 +260,13 @@ impl PartitionSlot {
         match result {
             Ok(()) => {
                 slot.created = true;
+                let again = slot.reopen > 0;
                 self.advance(cx, filter);
+                if again {
+                    // The former one may have gone with its stream, and this one be on another, whose messages are not those that are
+                    // known to be finished.
+                    around.survey.request_routine(cx);
+                }
             }
             Err(CreateFault::Exists) => {
                 slot.stage = FilterStage::InspectingOwn;
