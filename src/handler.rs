@@ -22,6 +22,13 @@ use crate::ids::{FencingToken, Partition};
 /// When ownership is lost, the delivery's [`Cancellation`] fires. A future that has not ended by itself within `cancel_grace` is
 /// dropped, as any future may be. What a handler *spawns* is out of reach: keep the work inside the future, or await it there.
 /// One that blocks its thread cannot be dropped; its partition is not served by anybody else in this process before it ends.
+///
+/// # Blocking
+/// Blocking work belongs into [`tokio::task::spawn_blocking`] (awaited) or [`tokio::task::block_in_place`]. A handler that blocks
+/// its thread all the same holds only its own key up, as long as the runtime has another worker thread: heartbeats, moves and other
+/// keys go on after 0.1 s at the latest. Two cases stop the whole member until it is fenced: a runtime with one thread, and a
+/// handler that hands something to the NATS client and blocks before its next `await`, for the task that was to send it then
+/// waits for the same thread.
 pub trait Handler: Send + Sync + 'static {
     /// Handles one message. `Ok` finishes it; it is acked only then.
     ///

@@ -14,6 +14,7 @@ mod answers;
 mod commands;
 mod handlers;
 mod status;
+mod stir;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,10 +45,14 @@ pub use status::Status;
 
 use answers::{Answer, Confirm};
 use handlers::{Lease, Runs};
+use stir::Stir;
 
 /// The loop looks up at least this often: a timer may sleep through a suspended machine, and a lost connection is only seen by
 /// looking.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
+
+/// A handler that blocks its thread holds everything else up for this long at most, and never for a heartbeat.
+const LONGEST_BLOCK: Duration = Duration::from_millis(100);
 
 /// How many inputs are taken before the next look at timers.
 const INPUTS_AT_ONCE: usize = 256;
@@ -167,6 +172,7 @@ impl<H: BatchHandler> Driver<H> {
 
     /// Runs the member until it has ended, and says why it did.
     pub(crate) async fn run(mut self) -> Stop {
+        let _stir = Stir::start(LONGEST_BLOCK.min(self.parts.settings.heartbeat_interval() / 2));
         self.step(Event::Start);
         let mut inputs = Vec::with_capacity(INPUTS_AT_ONCE);
         let mut leaving = false;
