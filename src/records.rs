@@ -17,7 +17,7 @@ use crate::lanes::Marks;
 pub const RECORD_VERSION: u32 = 1;
 
 /// What a key of the bucket holds, with the revision to compare-and-set against.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Entry<T> {
     /// The record; `None` when the key was never written or has been deleted or purged.
     pub value: Option<T>,
@@ -179,7 +179,7 @@ pub enum MemberState {
 }
 
 /// `members.<id>`: one member, re-written with every heartbeat.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemberRecord {
     /// This life of the member.
     pub incarnation: Incarnation,
@@ -200,7 +200,7 @@ pub struct MemberRecord {
 }
 
 /// A member with its weight, as the plan saw it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Share {
     /// The member.
     pub id: MemberId,
@@ -209,7 +209,7 @@ pub struct Share {
 }
 
 /// `assignment`: which member each partition belongs to.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct AssignmentRecord {
     /// Its version.
     pub generation: Generation,
@@ -238,7 +238,7 @@ pub enum ClaimState {
 }
 
 /// `claims.<p>`: who owns a partition. Written on win and release only.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ClaimRecord {
     /// The owner.
     pub owner: MemberId,
@@ -268,7 +268,7 @@ impl ClaimRecord {
 }
 
 /// `progress.<p>`: what is finished, per filter. Written by the holder only.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProgressRecord {
     /// The tenure that wrote it; closed to any lower one.
     pub token: FencingToken,

@@ -16,7 +16,7 @@ use super::status::{Change, Stop};
 pub struct Ticket(pub u64);
 
 /// Which member records the watch must cover besides `assignment` and the claims.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum WatchScope {
     /// Every member: this member is one of the oldest, which detect deaths and plan.
     AllMembers,
@@ -25,7 +25,7 @@ pub enum WatchScope {
 }
 
 /// How a consumer is to be made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConsumerSpec {
     /// Its name.
     pub name: ConsumerName,
@@ -36,7 +36,7 @@ pub struct ConsumerSpec {
 }
 
 /// One side effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Command {
     // ---- the bucket; every read is answered by its leader --------------------------------------------------------
     /// Make sure that bucket and config are there and fit. Answered by `Reply::Prepared`.

@@ -27,7 +27,7 @@ pub enum Retention {
 }
 
 /// The settings of the pure engine. All durations are on the member's own clock.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EngineSettings {
     /// The group.
     pub group: GroupName,
@@ -62,7 +62,7 @@ pub struct EngineSettings {
 }
 
 /// What a ticket was for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Purpose {
     /// The member's own record.
     Presence(PresenceAsk),
@@ -121,7 +121,7 @@ impl Purpose {
 }
 
 /// Steps of the member's own record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum PresenceAsk {
     Prepare,
     ReadBeforeEntering,
@@ -134,7 +134,7 @@ pub(super) enum PresenceAsk {
 }
 
 /// Steps of one partition.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum PartitionAsk {
     ReadClaim,
     ReadOwner(MemberId),
@@ -155,7 +155,7 @@ pub(super) enum PartitionAsk {
 }
 
 /// A command that is not answered yet.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Asked {
     pub(super) purpose: Purpose,
     /// The revision known when it was sent.
@@ -172,7 +172,7 @@ impl Asked {
 }
 
 /// The surroundings of one step.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Context {
     pub(super) now: Time,
     pub(super) settings: EngineSettings,

@@ -12,12 +12,12 @@ use super::command::Ticket;
 use super::status::Refusal;
 
 /// Why a read, or a step on the stream, gave no answer. Nothing is known about its effect.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{0}")]
 pub struct Fault(pub String);
 
 /// Why a compare-and-set gave no new revision.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum WriteFault {
     /// The key is not at the expected revision any more. Nothing was written by this call.
     #[error("the key was changed by somebody else")]
@@ -28,7 +28,7 @@ pub enum WriteFault {
 }
 
 /// Why a consumer could not be made.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CreateFault {
     /// A consumer of this name exists with other settings.
     #[error("a consumer of that name exists with other settings")]
@@ -42,7 +42,7 @@ pub enum CreateFault {
 }
 
 /// What the bucket says at a (re-)join.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Prepared {
     /// The bucket's creation time, in nanoseconds since the Unix epoch.
     pub bucket_created: u64,
@@ -53,7 +53,7 @@ pub struct Prepared {
 }
 
 /// All members and the assignment, read from the leader; the assignment last, so that it is no older than the members.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GroupView {
     /// The member records, also removed ones' tombstones.
     pub members: BTreeMap<MemberId, Entry<MemberRecord>>,
@@ -62,7 +62,7 @@ pub struct GroupView {
 }
 
 /// How far the stream is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct StreamState {
     /// Its creation time, in nanoseconds since the Unix epoch: its identity.
     pub created: u64,
@@ -71,7 +71,7 @@ pub struct StreamState {
 }
 
 /// The group's consumers on the stream, the filters worth a consumer, and how far the stream is.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Survey {
     /// The stream, asked for last.
     pub stream: StreamState,
@@ -82,7 +82,7 @@ pub struct Survey {
 }
 
 /// How far a consumer is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Position {
     /// Everything of the filter up to this stream sequence is acked.
     pub ack_floor: u64,
@@ -93,7 +93,7 @@ pub struct Position {
 }
 
 /// The answer to a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Reply {
     /// To `Prepare`.
     Prepared(Result<Prepared, Refusal>),
@@ -122,7 +122,7 @@ pub enum Reply {
 }
 
 /// A record as the watch, or a re-read of what is watched, showed it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Seen {
     /// A member record.
     Member(MemberId, Entry<MemberRecord>),
@@ -148,7 +148,7 @@ pub enum ReopenReason {
 }
 
 /// One thing that happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The first event of all.
     Start,

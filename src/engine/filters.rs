@@ -21,7 +21,7 @@ use super::status::Change;
 use super::tenure::{Step, Tenure};
 
 /// How far a filter is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum FilterStage {
     /// Nothing was asked yet, or the last step failed and waits.
     Start,
@@ -42,7 +42,7 @@ enum FilterStage {
 }
 
 /// One filter of a tenure.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct FilterSlot {
     stage: FilterStage,
     reopen: u32,

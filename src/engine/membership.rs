@@ -24,7 +24,7 @@ const KEPT: u32 = 10;
 /// How much is removed after one listing, so that heartbeats need not queue behind it.
 const REMOVED_AT_ONCE: usize = 32;
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Peer {
     entry: Entry<MemberRecord>,
     /// When this revision was first seen here.
@@ -36,7 +36,7 @@ struct Peer {
 }
 
 /// What is known of the group's members.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Membership {
     peers: BTreeMap<MemberId, Peer>,
     /// Incarnations, not the first of their process, that were seen and not yet looked at.

@@ -68,7 +68,7 @@ pub enum Activity {
 }
 
 /// One member, purely.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Engine {
     cx: Context,
     presence: Presence,
@@ -89,7 +89,7 @@ pub struct Engine {
 }
 
 /// Whether the watch still shows what happens. The member's own heartbeats must come back through it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 struct WatchHealth {
     seen: Revision,
     behind_since: Option<Time>,

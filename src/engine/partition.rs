@@ -30,7 +30,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// How far the partition is.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
     /// Not this member's, nothing under way.
     Idle,
@@ -51,14 +51,14 @@ pub(super) enum Stage {
 }
 
 /// The tenure before this one, if the process that held it is taken to be dead. What it had started may have killed it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Died {
     pub(super) incarnation: Incarnation,
     pub(super) token: FencingToken,
 }
 
 /// One partition.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PartitionSlot {
     pub(super) partition: Partition,
     /// The generation that assigns it to this member.

@@ -21,7 +21,7 @@ use super::status::Change;
 const LONGEST_DELAY: u32 = 5;
 
 /// The planner's timing.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct Planner {
     /// What the next plan would be made for, since when, and since when any plan is due at all.
     wanted: Option<Wanted>,
@@ -29,7 +29,7 @@ pub(super) struct Planner {
     retry_at: Option<Time>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Wanted {
     members: Vec<Share>,
     changed_at: Time,

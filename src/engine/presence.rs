@@ -12,7 +12,7 @@ use super::event::{Fault, Prepared, WriteFault};
 use super::status::{Change, FenceReason, Refusal, Stop};
 
 /// Where a member stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// Nothing was done yet.
     New,
@@ -47,7 +47,7 @@ pub(super) enum Turn {
 }
 
 /// The member's own record and its lease.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Presence {
     pub(super) phase: Phase,
     incarnation_seed: String,

@@ -6,7 +6,7 @@ use crate::lanes::Filter;
 use super::event::ReopenReason;
 
 /// Why `Prepare` was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// A passing fault: it is tried again.
     Retry(String),
@@ -15,7 +15,7 @@ pub enum Refusal {
 }
 
 /// Why a member ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stop {
     /// It was asked to leave, and has left.
@@ -62,7 +62,7 @@ pub enum MemberPhase {
 }
 
 /// Something that happened to the member or the group.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Change {
     /// The member has entered the group, at the start or again after fencing.

@@ -12,7 +12,7 @@ use super::command::Command;
 use super::context::{Context, Purpose};
 
 /// Collects requests and asks once.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(super) struct SurveyDesk {
     asked: Option<Asked>,
     waiting: BTreeSet<Partition>,
@@ -20,7 +20,7 @@ pub(super) struct SurveyDesk {
 }
 
 /// A listing under way, or just answered.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Asked {
     /// When it was asked for: it says nothing about what happened later.
     pub(super) at: Time,

@@ -24,7 +24,7 @@ use super::partition::{Died, PartitionSlot, Stage, Surroundings};
 use super::status::Change;
 
 /// How far a tenure is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     /// Listing consumers and reading progress.
     Looking,
@@ -43,7 +43,7 @@ pub(super) enum Step {
 }
 
 /// One tenure.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tenure {
     pub(super) token: FencingToken,
     pub(super) claim: ClaimRecord,

@@ -14,7 +14,7 @@ pub const MOST_DEATHS: usize = 16;
 /// A stream sequence and the time of the newest message finished at or below it.
 ///
 /// The time tells an old message from one that a younger stream stored under the same sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Mark {
     /// Stream sequence; 0 is before the first message.
     pub sequence: u64,
@@ -23,7 +23,7 @@ pub struct Mark {
 }
 
 /// Sequences between which everything of the filter is finished, above the floor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Range {
     /// The lowest finished sequence.
     pub low: u64,
@@ -34,7 +34,7 @@ pub struct Range {
 }
 
 /// A process that died while it ran a message, or at least had started it when it last said so.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Death {
     /// The life of the member that ended with its process.
     pub incarnation: Incarnation,
@@ -44,7 +44,7 @@ pub struct Death {
 }
 
 /// How far one filter is: all that a taker needs to repeat nothing and to skip nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Marks {
     /// Everything of the filter up to here is finished.
     pub floor: Mark,
