@@ -9,10 +9,10 @@ use jetring::records::{AssignmentRecord, ClaimRecord, Entry, MemberRecord, Progr
 pub(crate) type Table<K, T> = BTreeMap<K, Entry<T>>;
 
 /// A bucket; `created` is `None` while it is deleted.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Bucket {
     pub(crate) created: Option<u64>,
-    revision: u64,
+    pub(crate) revision: u64,
     pub(crate) members: Table<MemberId, MemberRecord>,
     pub(crate) claims: Table<Partition, ClaimRecord>,
     pub(crate) progress: Table<Partition, ProgressRecord>,
