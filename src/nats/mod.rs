@@ -5,6 +5,7 @@
 //!
 //! | file | about |
 //! |---|---|
+//! | `answers` | telling the server what became of its deliveries |
 //! | `bucket` | the KV bucket: read, list, compare-and-set, watch |
 //! | `records` | the typed records on top of it |
 //! | `consumers` | creating, inspecting, listing and deleting consumers |
@@ -15,6 +16,7 @@
 //! | `prepare` | what is checked and made before a member may enter |
 //! | `pull` | one pull loop per consumer |
 
+pub(crate) mod answers;
 pub(crate) mod bucket;
 pub(crate) mod consumers;
 pub(crate) mod dead_letters;
