@@ -11,6 +11,7 @@
 //! | `consumers` | creating, inspecting, listing and deleting consumers |
 //! | `dead_letters` | storing, reading and replaying dead letters |
 //! | `discovery` | which filters have messages |
+//! | `history` | whether the stream still holds what is finished |
 //! | `neighbours` | whether the group's consumers find a place beside others |
 //! | `streams` | whether a stream fits, and provisioning it |
 //! | `prepare` | what is checked and made before a member may enter |
@@ -21,6 +22,7 @@ pub(crate) mod bucket;
 pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod discovery;
+mod history;
 mod neighbours;
 pub(crate) mod prepare;
 pub(crate) mod pull;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use async_nats::jetstream::stream::RetentionPolicy::{self, Limits, WorkQueue};
+use async_nats::jetstream::stream::RetentionPolicy::{self, Interest, Limits, WorkQueue};
 use jetring::Delivery;
 use tokio::sync::mpsc;
 
@@ -49,7 +49,10 @@ impl Restored {
             async { Ok(()) }
         };
         let client = self.proxy.connect().await;
-        self.world.setup.group().join(&client, "a", handler).await.unwrap()
+        let mut member = self.world.setup.group().join(&client, "a", handler).await.unwrap();
+        // An interest stream keeps nothing for consumers that are still to come.
+        member.wait_until(jetring::Status::is_settled).await.unwrap();
+        member
     }
 
     /// Publishes one message of every key, `rounds` times.
@@ -62,8 +65,14 @@ impl Restored {
                 let (subject, body) = (self.world.setup.subject(key), text.clone().into());
                 // The client may not have noticed yet that the server is back.
                 eventually("a message is stored", async || {
-                    let sent = self.world.jetstream.publish(subject.clone(), bytes::Bytes::clone(&body)).await;
-                    sent.map_err(|error| error.to_string())?.await.map_err(|error| error.to_string())
+                    let sent = self
+                        .world
+                        .jetstream
+                        .publish(subject.clone(), bytes::Bytes::clone(&body))
+                        .await;
+                    sent.map_err(|error| error.to_string())?
+                        .await
+                        .map_err(|error| error.to_string())
                 })
                 .await;
                 published.push(text);
@@ -123,7 +132,9 @@ impl Restored {
     async fn last_sequence(&self) -> u64 {
         eventually("the stream says how far it is", async || {
             let stream = self.world.jetstream.get_stream(&self.world.setup.name).await;
-            stream.map(|stream| stream.cached_info().state.last_sequence).map_err(|error| error.to_string())
+            stream
+                .map(|stream| stream.cached_info().state.last_sequence)
+                .map_err(|error| error.to_string())
         })
         .await
     }
@@ -163,9 +174,10 @@ async fn restored(kind: Kind, retention: RetentionPolicy, rounds: usize, alive: 
     member.unwrap().leave().await.unwrap();
 }
 
-const KINDS: [(Kind, RetentionPolicy); 3] = [
+const KINDS: [(Kind, RetentionPolicy); 4] = [
     (Kind::Transformed, Limits),
     (Kind::Transformed, WorkQueue),
+    (Kind::Transformed, Interest),
     (Kind::Token, Limits),
 ];
 
