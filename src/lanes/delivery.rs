@@ -92,15 +92,26 @@ impl<M: Clone> Lanes<M> {
     /// Delivered again: the ack goes to this reply subject, and `ack_wait` starts anew. If it was being read, it need not be.
     fn refresh(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         let sequence = delivered.stream_sequence;
-        let keep_at = self.keep_after(now);
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let entry = |lanes: &Self| {
+            lanes
+                .filters
+                .get(&id)?
+                .entries
+                .get(&sequence)
+                .map(|entry| entry.keep_at)
+        };
+        let Some(kept_until) = entry(self) else {
             return;
         };
-        let Some(entry) = filter.entries.get_mut(&sequence) else {
+        self.keep_no_longer(kept_until, id, sequence);
+        let keep_at = self.keep_from(now, id, sequence);
+        let Some(entry) = self
+            .filters
+            .get_mut(&id)
+            .and_then(|filter| filter.entries.get_mut(&sequence))
+        else {
             return;
         };
-        self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
-        self.timers.insert((keep_at, Timer::Keep(id, sequence)));
         entry.keep_at = keep_at;
         entry.reply = delivered.reply;
         entry.read_sequence = delivered.read_sequence;
@@ -119,7 +130,7 @@ impl<M: Clone> Lanes<M> {
     /// A new message joins the lane of its key.
     fn hold(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         let (sequence, bytes) = (delivered.stream_sequence, delivered.bytes);
-        let keep_at = self.keep_after(now);
+        let keep_at = self.keep_from(now, id, sequence);
         let lane = self.lane_of(id, &delivered.key);
         let stays = self.join_lane(id, lane, sequence, bytes);
         let Some(filter) = self.filters.get_mut(&id) else {
@@ -141,7 +152,6 @@ impl<M: Clone> Lanes<M> {
             keep_at,
         };
         filter.entries.insert(sequence, entry);
-        self.timers.insert((keep_at, Timer::Keep(id, sequence)));
         self.relieve(id);
         self.settle(lane);
     }
@@ -245,7 +255,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Takes a message that is no longer unfinished out of its lane and out of the counts.
     pub(super) fn let_go(&mut self, id: FilterId, sequence: u64, entry: &Entry<M>) {
-        self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
+        self.keep_no_longer(entry.keep_at, id, sequence);
         let (Some(lane), Some(filter)) = (self.lanes.get_mut(&entry.lane), self.filters.get_mut(&id)) else {
             return;
         };

@@ -131,7 +131,7 @@ pub(super) struct Entry<M> {
     pub(super) since: Time,
     pub(super) body: Body<M>,
     /// When the next in-progress ack is due.
-    pub(super) keep_at: Time,
+    pub(super) keep_at: Option<Time>,
 }
 
 /// Where the message itself is.
