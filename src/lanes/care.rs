@@ -136,7 +136,7 @@ impl<M: Clone> Lanes<M> {
             .flat_map(|filter| filter.keys.values().copied())
             .collect();
         for lane in lanes {
-            let waits_for = self.lanes.get(&lane).and_then(|lane| match &lane.state {
+            let waits_for = self.lanes.get(lane).and_then(|lane| match &lane.state {
                 State::Parked { until: None, burial } => Some(burial.sequence),
                 _ => None,
             });
@@ -149,7 +149,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Whether the first message of a lane may only run alone.
     pub(super) fn is_suspect(&self, id: LaneId) -> bool {
-        let lane = self.lanes.get(&id);
+        let lane = self.lanes.get(id);
         let first = lane.and_then(|lane| Some((lane.filter, lane.first()?)));
         first.is_some_and(|(filter, sequence)| self.must_run_alone(filter, sequence))
     }
@@ -172,7 +172,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Parks a lane whose first message is condemned, or gives that message up, as the settings say. Whether it is.
     pub(super) fn condemn(&mut self, id: LaneId) -> bool {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return false;
         };
         let Some(sequence) = lane.first().filter(|&first| self.is_condemned(lane.filter, first)) else {
@@ -293,7 +293,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn prepare_alone(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get(&id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
+        let Some(lane) = self.lanes.get(id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
             return;
         };
         let Some(partition) = self.filters.get(&lane.filter).map(|filter| filter.partition) else {

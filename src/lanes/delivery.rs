@@ -130,8 +130,10 @@ impl<M: Clone> Lanes<M> {
     /// A new message joins the lane of its key.
     fn hold(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         let (sequence, bytes) = (delivered.stream_sequence, delivered.bytes);
+        let Some(lane) = self.lane_of(id, &delivered.key) else {
+            return;
+        };
         let keep_at = self.keep_from(now, id, sequence);
-        let lane = self.lane_of(id, &delivered.key);
         let stays = self.join_lane(id, lane, sequence, bytes);
         let Some(filter) = self.filters.get_mut(&id) else {
             return;
@@ -158,7 +160,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Counts a new message with its lane; whether it stays in memory.
     fn join_lane(&mut self, id: FilterId, lane_id: LaneId, sequence: u64, bytes: usize) -> bool {
-        let (Some(lane), Some(filter)) = (self.lanes.get_mut(&lane_id), self.filters.get_mut(&id)) else {
+        let (Some(lane), Some(filter)) = (self.lanes.get_mut(lane_id), self.filters.get_mut(&id)) else {
             return false;
         };
         let stays = lane.insert(sequence, bytes, self.settings.lane_depth.get());
@@ -178,14 +180,14 @@ impl<M: Clone> Lanes<M> {
     }
 
     /// The lane of a key; made if it has none.
-    fn lane_of(&mut self, id: FilterId, key: &Arc<str>) -> LaneId {
-        let new = LaneId(self.next_id());
-        let Some(filter) = self.filters.get_mut(&id) else {
-            return new;
-        };
-        let lane = *filter.keys.entry(key.clone()).or_insert(new);
-        self.lanes.entry(lane).or_insert_with(|| Lane::new(id, key.clone()));
-        lane
+    fn lane_of(&mut self, id: FilterId, key: &Arc<str>) -> Option<LaneId> {
+        let filter = self.filters.get_mut(&id)?;
+        if let Some(lane) = filter.keys.get(key) {
+            return Some(*lane);
+        }
+        let lane = self.lanes.insert(Lane::new(id, key.clone()));
+        filter.keys.insert(key.clone(), lane);
+        Some(lane)
     }
 
     /// Another message under the sequence of one that is held shows that the stream is younger: the one held is no longer stored
@@ -214,7 +216,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Parts a lane from a message that it no longer has, whatever it was doing about it.
     fn detach(&mut self, partition: Partition, id: LaneId, sequence: u64) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
         match &lane.state {
@@ -256,7 +258,7 @@ impl<M: Clone> Lanes<M> {
     /// Takes a message that is no longer unfinished out of its lane and out of the counts.
     pub(super) fn let_go(&mut self, id: FilterId, sequence: u64, entry: &Entry<M>) {
         self.keep_no_longer(entry.keep_at, id, sequence);
-        let (Some(lane), Some(filter)) = (self.lanes.get_mut(&entry.lane), self.filters.get_mut(&id)) else {
+        let (Some(lane), Some(filter)) = (self.lanes.get_mut(entry.lane), self.filters.get_mut(&id)) else {
             return;
         };
         lane.remove(sequence, entry.bytes);

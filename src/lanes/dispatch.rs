@@ -40,7 +40,7 @@ impl<M: Clone> Lanes<M> {
     pub(super) fn next_lane(&mut self, partition: Partition) -> Option<LaneId> {
         let tenure = self.tenures.get_mut(&partition)?;
         while let Some(id) = tenure.line.pop_front() {
-            let Some(lane) = self.lanes.get_mut(&id) else {
+            let Some(lane) = self.lanes.get_mut(id) else {
                 continue;
             };
             lane.lined_up = false;
@@ -58,7 +58,7 @@ impl<M: Clone> Lanes<M> {
         let tenure = self.tenures.get_mut(&partition)?;
         let mut attempts = Vec::with_capacity(messages.len());
         for tried in &messages {
-            let lane = self.lanes.get_mut(&tried.lane)?;
+            let lane = self.lanes.get_mut(tried.lane)?;
             let filter = self.filters.get_mut(&tried.filter)?;
             let entry = filter.entries.get(&tried.sequence)?;
             let Body::Held(message) = &entry.body else {
@@ -102,7 +102,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Lines a lane up if it may run, reads what it needs, or drops it if it is of no more use.
     pub(super) fn settle(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
         let Some(filter) = self.filters.get_mut(&lane.filter) else {
@@ -127,7 +127,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Whether a lane is ready, has its first message in memory, and does not stand in line yet.
     pub(super) fn may_run(&self, id: LaneId) -> bool {
-        let Some(lane) = self.lanes.get(&id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
+        let Some(lane) = self.lanes.get(id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
             return false;
         };
         let entry = lane
@@ -137,7 +137,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     pub(super) fn line_up(&mut self, partition: Partition, id: LaneId) {
-        if let (Some(lane), Some(tenure)) = (self.lanes.get_mut(&id), self.tenures.get_mut(&partition)) {
+        if let (Some(lane), Some(tenure)) = (self.lanes.get_mut(id), self.tenures.get_mut(&partition)) {
             lane.lined_up = true;
             tenure.line.push_back(id);
             self.line_up_partition(partition);
@@ -169,7 +169,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Forgets a lane and whatever it waits for.
     pub(super) fn drop_lane(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.remove(&id) else {
+        let Some(lane) = self.lanes.remove(id) else {
             return;
         };
         if let Some(due) = lane.due() {

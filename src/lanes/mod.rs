@@ -51,6 +51,8 @@ mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use slotmap::SlotMap;
+
 pub use self::action::{
     Action, Attempt, ConsumerView, DeadLetter, Delivered, Ended, Found, Gap, Outcome, Parked, PullEnd, ReadId,
     Reopening, Run, RunId,
@@ -79,7 +81,7 @@ pub struct Lanes<M> {
     seed: u64,
     tenures: BTreeMap<Partition, Tenure>,
     filters: BTreeMap<FilterId, FilterState<M>>,
-    lanes: BTreeMap<LaneId, Lane>,
+    lanes: SlotMap<LaneId, Lane>,
     runs: BTreeMap<RunId, Running>,
     /// Dead letters being stored or waiting to be, with the lane they hold up.
     burials: BTreeMap<RunId, LaneId>,
@@ -131,7 +133,7 @@ impl<M: Clone> Lanes<M> {
             seed,
             tenures: BTreeMap::new(),
             filters: BTreeMap::new(),
-            lanes: BTreeMap::new(),
+            lanes: SlotMap::with_key(),
             runs: BTreeMap::new(),
             burials: BTreeMap::new(),
             leftover: BTreeMap::new(),

@@ -120,7 +120,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Asks for a dead letter to be stored; the lane waits for the answer.
     pub(super) fn bury(&mut self, id: LaneId, burial: Burial) {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
         let Some(filter) = self.filters.get(&lane.filter) else {
@@ -161,7 +161,7 @@ impl<M: Clone> Lanes<M> {
         let Some(&id) = self.burials.get(&run) else {
             return;
         };
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
         let filter = lane.filter;
@@ -206,7 +206,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     pub(super) fn say_parked(&mut self, id: LaneId) {
-        if let Some(parked) = self.lanes.get(&id).and_then(|lane| self.parked(lane)) {
+        if let Some(parked) = self.lanes.get(id).and_then(|lane| self.parked(lane)) {
             self.actions.push_back(Action::Parked(parked));
         }
     }

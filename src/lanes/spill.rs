@@ -16,7 +16,7 @@ use super::room::Amount;
 impl<M: Clone> Lanes<M> {
     /// Changes what a lane is doing, and counts it as waiting or no longer.
     pub(super) fn set_state(&mut self, id: LaneId, state: State) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
         let waited = lane.is_waiting();
@@ -30,7 +30,7 @@ impl<M: Clone> Lanes<M> {
 
     fn starts_waiting(&mut self, id: LaneId) {
         let since = self.next_id();
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
         lane.waits_since = since;
@@ -44,7 +44,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn stops_waiting(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
         if let Some(filter) = self.filters.get_mut(&lane.filter) {
@@ -68,7 +68,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Leaves so many messages of a waiting lane in memory. They must be at least one, for its first is tried again.
     fn spill_down(&mut self, id: LaneId, depth: usize) {
-        while let Some(lane) = self.lanes.get_mut(&id)
+        while let Some(lane) = self.lanes.get_mut(id)
             && lane.load.messages > depth
             && let Some(sequence) = lane.last_in_memory()
             && let Some(filter) = self.filters.get_mut(&lane.filter)
@@ -93,7 +93,7 @@ impl<M: Clone> Lanes<M> {
     /// while there is room, so that a lane that catches up does not wait for each.
     pub(super) fn read_ahead(&mut self, id: LaneId) {
         let ahead = (self.settings.lane_depth.get() / 2).max(1);
-        while let Some(lane) = self.lanes.get(&id)
+        while let Some(lane) = self.lanes.get(id)
             && !lane.is_waiting()
             && let Some(sequence) = lane.first_spilled()
             && (lane.load.messages == 0 || (lane.load.messages < ahead && self.has_room(lane.filter)))
@@ -116,7 +116,7 @@ impl<M: Clone> Lanes<M> {
 
     fn start_read(&mut self, id: LaneId, sequence: u64) -> bool {
         let read = ReadId(self.next_id());
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return false;
         };
         let Some(filter) = self.filters.get_mut(&lane.filter) else {
@@ -171,7 +171,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn gone(&mut self, id: FilterId, lane: LaneId, sequence: u64, ack: bool) {
-        if let (Some(filter), Some(lane)) = (self.filters.get(&id), self.lanes.get(&lane)) {
+        if let (Some(filter), Some(lane)) = (self.filters.get(&id), self.lanes.get(lane)) {
             self.actions.push_back(Action::Gone {
                 partition: filter.partition,
                 filter: filter.name.clone(),

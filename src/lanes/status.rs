@@ -160,7 +160,7 @@ impl<M: Clone> Lanes<M> {
         let filters = || tenure.filters.values().filter_map(|id| self.filters.get(id));
         if let Some(filter) = filters().find(|filter| self.too_many_ranges(filter)) {
             let (_, first) = filter.entries.first_key_value()?;
-            let key = self.lanes.get(&first.lane)?.key.clone();
+            let key = self.lanes.get(first.lane)?.key.clone();
             return Some(Stalled {
                 why: Stall::Ranges,
                 key,
@@ -184,7 +184,7 @@ impl<M: Clone> Lanes<M> {
             .get(&id)
             .into_iter()
             .flat_map(|filter| filter.keys.values());
-        keys.filter_map(|lane| self.lanes.get(lane))
+        keys.filter_map(|lane| self.lanes.get(*lane))
     }
 
     pub(super) fn parked(&self, lane: &Lane) -> Option<Parked> {

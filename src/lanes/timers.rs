@@ -74,7 +74,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn waited(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
         let partition = self.filters.get(&lane.filter).map(|filter| filter.partition);

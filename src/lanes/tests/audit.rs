@@ -41,7 +41,7 @@ impl<M: Clone> Lanes<M> {
             .values()
             .filter(|entry| !matches!(entry.body, Body::Spilled));
         let in_memory = in_memory.fold(Amount::default(), |sum, entry| sum.plus(Amount::one(entry.bytes)));
-        for lane in filter.keys.values().map(|lane| &self.lanes[lane]) {
+        for lane in filter.keys.values().map(|lane| &self.lanes[*lane]) {
             held = held.plus(lane.load);
             spilled += lane.spilled();
             if lane.is_waiting() {
