@@ -95,7 +95,7 @@ impl<M: Clone> Lanes<M> {
             .tenures
             .get(&partition)
             .and_then(|tenure| tenure.filters.get(filter));
-        if let Some(filter) = id.and_then(|id| self.filters.get_mut(id)) {
+        if let Some(filter) = id.and_then(|id| self.filters.get_mut(*id)) {
             filter.careful_until = until;
         }
     }
@@ -117,7 +117,7 @@ impl<M: Clone> Lanes<M> {
             .flat_map(|tenure| tenure.filters.values().copied())
             .collect();
         for id in ids {
-            let Some(filter) = self.filters.get_mut(&id) else {
+            let Some(filter) = self.filters.get_mut(id) else {
                 continue;
             };
             if absolve(&mut filter.deaths, |death| incarnation.outlives(death)) {
@@ -131,7 +131,7 @@ impl<M: Clone> Lanes<M> {
     fn let_go_on(&mut self, id: FilterId) {
         let lanes: Vec<_> = self
             .filters
-            .get(&id)
+            .get(id)
             .into_iter()
             .flat_map(|filter| filter.keys.values().copied())
             .collect();
@@ -158,7 +158,7 @@ impl<M: Clone> Lanes<M> {
     pub(super) fn must_run_alone(&self, id: FilterId, sequence: u64) -> bool {
         let suspected = self
             .filters
-            .get(&id)
+            .get(id)
             .is_some_and(|filter| filter.deaths_of(sequence) >= FEW);
         suspected || self.is_condemned(id, sequence)
     }
@@ -166,7 +166,7 @@ impl<M: Clone> Lanes<M> {
     fn is_condemned(&self, id: FilterId, sequence: u64) -> bool {
         let most = usize::try_from(self.settings.max_kills.get()).unwrap_or(usize::MAX);
         self.filters
-            .get(&id)
+            .get(id)
             .is_some_and(|filter| filter.deaths_alone(sequence) >= most)
     }
 
@@ -180,7 +180,7 @@ impl<M: Clone> Lanes<M> {
         };
         let alone = self
             .filters
-            .get(&lane.filter)
+            .get(lane.filter)
             .map_or(0, |filter| filter.deaths_alone(sequence));
         let burial = Burial {
             run: RunId(self.next_id()),
@@ -202,7 +202,7 @@ impl<M: Clone> Lanes<M> {
     pub(super) fn start(&mut self, run: Run<M>) {
         let messages = self.runs.get(&run.run).map_or(&[][..], |running| &running.messages);
         let delicate = messages.iter().any(|tried| {
-            let filter = self.filters.get(&tried.filter);
+            let filter = self.filters.get(tried.filter);
             filter.is_some_and(|filter| filter.is_delicate(tried.sequence))
         });
         if !delicate && !run.alone {
@@ -296,7 +296,7 @@ impl<M: Clone> Lanes<M> {
         let Some(lane) = self.lanes.get(id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
             return;
         };
-        let Some(partition) = self.filters.get(&lane.filter).map(|filter| filter.partition) else {
+        let Some(partition) = self.filters.get(lane.filter).map(|filter| filter.partition) else {
             return;
         };
         if !self.is_suspect(id) || self.phase(partition) != Some(Phase::Serving) || self.has_leftover(partition) {
@@ -328,7 +328,7 @@ impl<M: Clone> Lanes<M> {
             return;
         }
         for tried in &running.messages {
-            if let Some(filter) = self.filters.get_mut(&tried.filter) {
+            if let Some(filter) = self.filters.get_mut(tried.filter) {
                 filter.alone = false;
             }
         }

@@ -32,7 +32,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Checks the consumer sequence; a gap ends the epoch.
     fn is_next(&mut self, id: FilterId, found: u64) -> bool {
-        let Some(filter) = self.filters.get_mut(&id).filter(|filter| !filter.lost) else {
+        let Some(filter) = self.filters.get_mut(id).filter(|filter| !filter.lost) else {
             return false;
         };
         let expected = filter.expected;
@@ -47,7 +47,7 @@ impl<M: Clone> Lanes<M> {
 
     fn accept(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         self.forget_replaced(id, delivered.stream_sequence, delivered.time);
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let partition = filter.partition;
@@ -72,7 +72,7 @@ impl<M: Clone> Lanes<M> {
 
     /// While a partition drains, nothing new is taken, and the floor passes nothing; but what runs is acked to its latest delivery.
     fn answer_known(&mut self, id: FilterId, delivered: Delivered<M>) {
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let Delivered {
@@ -92,14 +92,7 @@ impl<M: Clone> Lanes<M> {
     /// Delivered again: the ack goes to this reply subject, and `ack_wait` starts anew. If it was being read, it need not be.
     fn refresh(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         let sequence = delivered.stream_sequence;
-        let entry = |lanes: &Self| {
-            lanes
-                .filters
-                .get(&id)?
-                .entries
-                .get(&sequence)
-                .map(|entry| entry.keep_at)
-        };
+        let entry = |lanes: &Self| lanes.filters.get(id)?.entries.get(&sequence).map(|entry| entry.keep_at);
         let Some(kept_until) = entry(self) else {
             return;
         };
@@ -107,7 +100,7 @@ impl<M: Clone> Lanes<M> {
         let keep_at = self.keep_from(now, id, sequence);
         let Some(entry) = self
             .filters
-            .get_mut(&id)
+            .get_mut(id)
             .and_then(|filter| filter.entries.get_mut(&sequence))
         else {
             return;
@@ -135,7 +128,7 @@ impl<M: Clone> Lanes<M> {
         };
         let keep_at = self.keep_from(now, id, sequence);
         let stays = self.join_lane(id, lane, sequence, bytes);
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let entry = Entry {
@@ -160,7 +153,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Counts a new message with its lane; whether it stays in memory.
     fn join_lane(&mut self, id: FilterId, lane_id: LaneId, sequence: u64, bytes: usize) -> bool {
-        let (Some(lane), Some(filter)) = (self.lanes.get_mut(lane_id), self.filters.get_mut(&id)) else {
+        let (Some(lane), Some(filter)) = (self.lanes.get_mut(lane_id), self.filters.get_mut(id)) else {
             return false;
         };
         let stays = lane.insert(sequence, bytes, self.settings.lane_depth.get());
@@ -181,7 +174,7 @@ impl<M: Clone> Lanes<M> {
 
     /// The lane of a key; made if it has none.
     fn lane_of(&mut self, id: FilterId, key: &Arc<str>) -> Option<LaneId> {
-        let filter = self.filters.get_mut(&id)?;
+        let filter = self.filters.get_mut(id)?;
         if let Some(lane) = filter.keys.get(key) {
             return Some(*lane);
         }
@@ -193,7 +186,7 @@ impl<M: Clone> Lanes<M> {
     /// Another message under the sequence of one that is held shows that the stream is younger: the one held is no longer stored
     /// anywhere, and an ack for it would end the other.
     fn forget_replaced(&mut self, id: FilterId, sequence: u64, time: u64) {
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let Some(entry) = filter.entries.remove(&sequence) else {
@@ -258,7 +251,7 @@ impl<M: Clone> Lanes<M> {
     /// Takes a message that is no longer unfinished out of its lane and out of the counts.
     pub(super) fn let_go(&mut self, id: FilterId, sequence: u64, entry: &Entry<M>) {
         self.keep_no_longer(entry.keep_at, id, sequence);
-        let (Some(lane), Some(filter)) = (self.lanes.get_mut(entry.lane), self.filters.get_mut(&id)) else {
+        let (Some(lane), Some(filter)) = (self.lanes.get_mut(entry.lane), self.filters.get_mut(id)) else {
             return;
         };
         lane.remove(sequence, entry.bytes);

@@ -59,7 +59,7 @@ impl<M: Clone> Lanes<M> {
         let mut attempts = Vec::with_capacity(messages.len());
         for tried in &messages {
             let lane = self.lanes.get_mut(tried.lane)?;
-            let filter = self.filters.get_mut(&tried.filter)?;
+            let filter = self.filters.get_mut(tried.filter)?;
             let entry = filter.entries.get(&tried.sequence)?;
             let Body::Held(message) = &entry.body else {
                 return None;
@@ -105,7 +105,7 @@ impl<M: Clone> Lanes<M> {
         let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
-        let Some(filter) = self.filters.get_mut(&lane.filter) else {
+        let Some(filter) = self.filters.get_mut(lane.filter) else {
             return;
         };
         let partition = filter.partition;
@@ -132,7 +132,7 @@ impl<M: Clone> Lanes<M> {
         };
         let entry = lane
             .first()
-            .and_then(|first| self.filters.get(&lane.filter)?.entries.get(&first));
+            .and_then(|first| self.filters.get(lane.filter)?.entries.get(&first));
         entry.is_some_and(|entry| matches!(entry.body, Body::Held(_)))
     }
 
@@ -176,7 +176,7 @@ impl<M: Clone> Lanes<M> {
             self.timers.remove(&(due, Timer::Lane(id)));
         }
         if lane.gathers_until.is_some()
-            && let Some(filter) = self.filters.get(&lane.filter)
+            && let Some(filter) = self.filters.get(lane.filter)
             && let Some(tenure) = self.tenures.get_mut(&filter.partition)
         {
             tenure.gathering.remove(&id);

@@ -68,7 +68,7 @@ impl<M: Clone> Lanes<M> {
     fn is_held(&self, lane: &Lane, sequence: u64) -> bool {
         let entry = self
             .filters
-            .get(&lane.filter)
+            .get(lane.filter)
             .and_then(|filter| filter.entries.get(&sequence));
         entry.is_some_and(|entry| matches!(entry.body, Body::Held(_)))
     }
@@ -138,7 +138,7 @@ impl<M: Clone> Lanes<M> {
         };
         let first = lane
             .first()
-            .and_then(|first| self.filters.get(&lane.filter)?.entries.get(&first));
+            .and_then(|first| self.filters.get(lane.filter)?.entries.get(&first));
         if let (None, Some(first)) = (lane.gathers_until, first) {
             // It may lie in the past, behind a long run: then it is due at once.
             let until = first.since + batch.max_wait;
@@ -188,7 +188,7 @@ impl<M: Clone> Lanes<M> {
 
     /// A lane has waited for company for long enough. If its first message is not in memory, its turn comes when it is.
     pub(super) fn gathered(&mut self, id: LaneId) {
-        let filter = self.lanes.get(id).and_then(|lane| self.filters.get(&lane.filter));
+        let filter = self.lanes.get(id).and_then(|lane| self.filters.get(lane.filter));
         let Some(partition) = filter.map(|filter| filter.partition) else {
             return;
         };

@@ -35,7 +35,7 @@ impl<M: Clone> Lanes<M> {
         };
         lane.waits_since = since;
         let (filter, load) = (lane.filter, lane.load);
-        if let Some(filter) = self.filters.get_mut(&filter) {
+        if let Some(filter) = self.filters.get_mut(filter) {
             filter.waiting = filter.waiting.plus(load);
             filter.spillable.insert((since, id));
         }
@@ -47,7 +47,7 @@ impl<M: Clone> Lanes<M> {
         let Some(lane) = self.lanes.get(id) else {
             return;
         };
-        if let Some(filter) = self.filters.get_mut(&lane.filter) {
+        if let Some(filter) = self.filters.get_mut(lane.filter) {
             filter.waiting = filter.waiting.minus(lane.load);
             filter.spillable.remove(&(lane.waits_since, id));
         }
@@ -55,12 +55,12 @@ impl<M: Clone> Lanes<M> {
 
     /// Spills the waiting lanes of a filter, longest waiting first, until they have no more than half of its share.
     pub(super) fn relieve(&mut self, id: FilterId) {
-        while let Some(filter) = self.filters.get(&id)
+        while let Some(filter) = self.filters.get(id)
             && !self.share(filter).half().covers(filter.waiting)
             && let Some(&(since, lane)) = filter.spillable.first()
         {
             self.spill_down(lane, 1);
-            if let Some(filter) = self.filters.get_mut(&id) {
+            if let Some(filter) = self.filters.get_mut(id) {
                 filter.spillable.remove(&(since, lane));
             }
         }
@@ -71,7 +71,7 @@ impl<M: Clone> Lanes<M> {
         while let Some(lane) = self.lanes.get_mut(id)
             && lane.load.messages > depth
             && let Some(sequence) = lane.last_in_memory()
-            && let Some(filter) = self.filters.get_mut(&lane.filter)
+            && let Some(filter) = self.filters.get_mut(lane.filter)
             && let Some(entry) = filter.entries.get_mut(&sequence)
         {
             let spilled = Amount::one(entry.bytes);
@@ -107,7 +107,7 @@ impl<M: Clone> Lanes<M> {
     fn has_room(&self, id: FilterId) -> bool {
         let tenure = self
             .filters
-            .get(&id)
+            .get(id)
             .and_then(|filter| self.tenures.get(&filter.partition));
         let one = Amount::one(1);
         tenure.is_some_and(|tenure| self.bound_of_partition().minus(tenure.load.total()).covers(one))
@@ -119,7 +119,7 @@ impl<M: Clone> Lanes<M> {
         let Some(lane) = self.lanes.get_mut(id) else {
             return false;
         };
-        let Some(filter) = self.filters.get_mut(&lane.filter) else {
+        let Some(filter) = self.filters.get_mut(lane.filter) else {
             return false;
         };
         let (Some(entry), Some(tenure)) = (
@@ -154,7 +154,7 @@ impl<M: Clone> Lanes<M> {
         let Some((id, sequence)) = self.reads.remove(&read) else {
             return;
         };
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let Some(entry) = filter.entries.get_mut(&sequence) else {
@@ -171,7 +171,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn gone(&mut self, id: FilterId, lane: LaneId, sequence: u64, ack: bool) {
-        if let (Some(filter), Some(lane)) = (self.filters.get(&id), self.lanes.get(lane)) {
+        if let (Some(filter), Some(lane)) = (self.filters.get(id), self.lanes.get(lane)) {
             self.actions.push_back(Action::Gone {
                 partition: filter.partition,
                 filter: filter.name.clone(),

@@ -63,7 +63,7 @@ impl<M: Clone> Lanes<M> {
         let keep_at = self.keep_after(now);
         let entry = self
             .filters
-            .get_mut(&id)
+            .get_mut(id)
             .and_then(|filter| filter.entries.get_mut(&sequence));
         if let Some(entry) = entry {
             entry.keep_at = keep_at;
@@ -77,7 +77,7 @@ impl<M: Clone> Lanes<M> {
         let Some(lane) = self.lanes.get(id) else {
             return;
         };
-        let partition = self.filters.get(&lane.filter).map(|filter| filter.partition);
+        let partition = self.filters.get(lane.filter).map(|filter| filter.partition);
         // A draining partition starts nothing, dead letters neither: a taker does.
         if partition.and_then(|partition| self.phase(partition)) != Some(Phase::Serving) {
             return;
