@@ -92,12 +92,7 @@ impl<M: Clone> Lanes<M> {
     /// Delivered again: the ack goes to this reply subject, and `ack_wait` starts anew. If it was being read, it need not be.
     fn refresh(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         let sequence = delivered.stream_sequence;
-        let entry = |lanes: &Self| lanes.filters.get(id)?.entries.get(&sequence).map(|entry| entry.keep_at);
-        let Some(kept_until) = entry(self) else {
-            return;
-        };
-        self.keep_no_longer(kept_until, id, sequence);
-        let keep_at = self.keep_from(now, id, sequence);
+        let keep_at = self.keep_from(now, id);
         let Some(entry) = self
             .filters
             .get_mut(id)
@@ -126,7 +121,7 @@ impl<M: Clone> Lanes<M> {
         let Some(lane) = self.lane_of(id, &delivered.key) else {
             return;
         };
-        let keep_at = self.keep_from(now, id, sequence);
+        let keep_at = self.keep_from(now, id);
         let stays = self.join_lane(id, lane, sequence, bytes);
         let Some(filter) = self.filters.get_mut(id) else {
             return;
@@ -250,12 +245,16 @@ impl<M: Clone> Lanes<M> {
 
     /// Takes a message that is no longer unfinished out of its lane and out of the counts.
     pub(super) fn let_go(&mut self, id: FilterId, sequence: u64, entry: &Entry<M>) {
-        self.keep_no_longer(entry.keep_at, id, sequence);
         let (Some(lane), Some(filter)) = (self.lanes.get_mut(entry.lane), self.filters.get_mut(id)) else {
             return;
         };
         lane.remove(sequence, entry.bytes);
         self.wanting.insert(id);
+        if filter.entries.is_empty()
+            && let Some(at) = filter.keep_timer.take()
+        {
+            self.timers.remove(&(at, Timer::Keep(id)));
+        }
         if let Body::Spilled = entry.body {
             filter.spilled -= 1;
             if let Some(tenure) = self.tenures.get_mut(&filter.partition) {

@@ -114,6 +114,8 @@ pub(super) struct FilterState<M> {
     pub(super) next_above: Option<usize>,
     /// How many messages may be asked for and not yet delivered: few while nothing comes, more with everything that does.
     pub(super) pace: usize,
+    /// When its timer for in-progress acks is due: it has one while it holds messages.
+    pub(super) keep_timer: Option<Time>,
     pub(super) watched: Watched,
 }
 
@@ -169,6 +171,7 @@ impl<M> FilterState<M> {
             average_bytes: 0,
             next_above: None,
             pace,
+            keep_timer: None,
             watched: Watched::new(),
         }
     }

@@ -24,10 +24,17 @@ impl<M: Clone> Lanes<M> {
             held_by_member = held_by_member.plus(held);
         }
         assert_eq!(self.load.held, held_by_member);
-        let entries: usize = self.filters.values().map(|filter| filter.entries.len()).sum();
         let due = self.lanes.values().filter(|lane| lane.due().is_some()).count();
-        let timers = self.timers.iter().filter(|(_, timer)| *timer != Timer::Look);
-        assert!(timers.count() <= entries + due, "timers of what is finished");
+        let of_lanes = self.timers.iter().filter(|(_, timer)| matches!(timer, Timer::Lane(_)));
+        assert!(of_lanes.count() <= due, "timers of what is finished");
+        for (id, filter) in &self.filters {
+            let timers = self.timers.iter().filter(|(_, timer)| *timer == Timer::Keep(id));
+            assert!(timers.map(|(at, _)| *at).eq(filter.keep_timer));
+            assert_eq!(
+                filter.keep_timer.is_none(),
+                filter.entries.values().all(|entry| entry.keep_at.is_none())
+            );
+        }
         let burying = |lane: &&crate::lanes::lane::Lane| matches!(lane.state, State::Burying(_));
         let waiting_for_answer: usize = self.tenures.values().map(|tenure| tenure.burying).sum();
         assert_eq!(self.lanes.values().filter(burying).count(), waiting_for_answer);
