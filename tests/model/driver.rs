@@ -259,7 +259,7 @@ impl World {
     pub(crate) fn missing(&mut self, bounds: &Bounds, slot: usize, partition: Partition) {
         let Some((epoch, floor)) = self.alter_lanes(slot, partition, |lanes| {
             lanes.told_missing = true;
-            (lanes.epoch, lanes.marks.floor.sequence)
+            (lanes.epoch, lanes.marks.floor)
         }) else {
             return;
         };

@@ -117,6 +117,8 @@ impl Stream {
             .filter(|sequence| *sequence <= consumer.delivered);
         Some(Position {
             ack_floor: pending.map_or(consumer.delivered, |sequence| sequence - 1),
+            // A message is as old as its sequence, and all were stored before anything was acked.
+            acked_at: if consumer.acked.is_empty() { 0 } else { self.last },
             start: consumer.start,
             delivered: consumer.delivered,
         })
