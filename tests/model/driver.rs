@@ -109,14 +109,15 @@ impl World {
             | Command::Notify(_)
             | Command::Overrun => {}
             request => {
-                if let Some(ticket) = ticket(&request) {
-                    let asked = Asked {
-                        command: request,
-                        flight: Flight::Sent,
-                        until: self.now + PATIENCE,
-                    };
-                    self.alter(slot, |process| process.asked.insert(ticket, asked));
-                }
+                let Some(ticket) = ticket(&request) else {
+                    panic!("the model does not know {request:?}");
+                };
+                let asked = Asked {
+                    command: request,
+                    flight: Flight::Sent,
+                    until: self.now + PATIENCE,
+                };
+                self.alter(slot, |process| process.asked.insert(ticket, asked));
             }
         }
     }

@@ -190,6 +190,7 @@ pub(crate) fn ticket(command: &Command) -> Option<Ticket> {
         | Command::ReadProgress(ticket, ..)
         | Command::WriteProgress(ticket, ..)
         | Command::Survey(ticket)
+        | Command::FindReplaced(ticket, ..)
         | Command::InspectConsumer(ticket, ..)
         | Command::CreateConsumer(ticket, ..)
         | Command::DeleteConsumer(ticket, ..) => Some(*ticket),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use jetring::engine::{Command, ConsumerSpec, CreateFault, Prepared, Reply, StreamState, Survey, WriteFault};
+use jetring::engine::{Command, ConsumerSpec, CreateFault, Prepared, Reply, StreamState, Survey};
 use jetring::ids::{Epoch, FencingToken, Partition};
 use jetring::names::ConsumerName;
 use jetring::records::{ClaimRecord, ClaimState, ProgressRecord};
@@ -78,6 +78,8 @@ impl World {
                 Reply::Written(written)
             }
             Command::Survey(_) => Reply::Survey(Ok(self.survey(plant))),
+            // The stream keeps what it has.
+            Command::FindReplaced(..) => Reply::Replaced(Ok(None)),
             Command::InspectConsumer(_, name) => Reply::Consumer(Ok(self.stream.position(&wire(plant, &name)))),
             Command::CreateConsumer(..) if plant == Some(Plant::NeverOpened) => {
                 Reply::Created(Err(CreateFault::Unknown("no".to_owned())))
@@ -95,7 +97,7 @@ impl World {
                 self.stream.consumers.remove(&wire(plant, &name));
                 Reply::Deleted(Ok(()))
             }
-            other => Reply::Written(Err(WriteFault::Unknown(format!("{other:?}")))),
+            other => panic!("the model's server does not know {other:?}"),
         }
     }
 
