@@ -78,6 +78,7 @@ impl Options {
         Settings {
             seed: self.seed.unwrap_or(since_epoch.subsec_nanos().into()),
             length: Duration::from_secs(self.seconds.unwrap_or(self.minutes * 60)),
+            patience: Duration::from_secs(120),
             servers: 3,
             members: self.members.into(),
             partitions: self.partitions,

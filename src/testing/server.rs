@@ -143,6 +143,11 @@ impl NatsServer {
         self.own.is_none()
     }
 
+    /// The name by which clients see the server; `None` when it is external.
+    pub fn name(&self) -> Option<&str> {
+        self.own.as_ref().map(|own| own.builder.name.as_str())
+    }
+
     /// The process id of the server; `None` when it is external or not running.
     pub fn pid(&self) -> Option<u32> {
         self.own.as_ref()?.child.as_ref().map(GuardedChild::pid)

@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// How long faults happen.
     pub(crate) length: Duration,
+    /// How long the members may take, when nothing disturbs them any more, to handle what is left.
+    pub(crate) patience: Duration,
     /// How many servers there are.
     pub(crate) servers: usize,
     /// How many members there are most of the time; two more come and go.

@@ -25,9 +25,6 @@ pub(crate) const PUBLISH_PATIENCE: Duration = Duration::from_secs(180);
 /// How long the first members may take until they serve everything.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long the members may take, when nothing disturbs them any more, to handle what is left.
-const DRAIN_DEADLINE: Duration = Duration::from_secs(120);
-
 /// How long the members go on after everything was handled, so that a message that comes once more is seen.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -242,14 +239,15 @@ impl Chaos<'_> {
 
     /// Waits until the members have nothing left to do. What they had left at the deadline, in words.
     async fn drain(&mut self) -> Result<Option<String>, Fault> {
-        let end = Instant::now() + DRAIN_DEADLINE;
+        let end = Instant::now() + self.settings.patience;
         loop {
             let left = self.left().await;
             match left {
                 Ok(None) => return Ok(None),
                 Ok(Some(left)) if Instant::now() >= end => {
                     return Ok(Some(format!(
-                        "after {DRAIN_DEADLINE:?} in peace there was left: {left}"
+                        "after {:?} in peace there was left: {left}",
+                        self.settings.patience
                     )));
                 }
                 Err(error) if Instant::now() >= end => return Err(error),

@@ -349,6 +349,7 @@ mod tests {
         Settings {
             seed,
             length: Duration::from_secs(seconds),
+            patience: Duration::ZERO,
             servers: 3,
             members: 4,
             partitions: 16,
