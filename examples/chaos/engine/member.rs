@@ -26,8 +26,13 @@ pub(crate) const TOPIC: &str = "chaos_topic";
 const WORK_MICROS: [u64; 2] = [1_000, 8_000];
 
 /// One handler in this many takes long, so that faults hit some of them in the middle.
-const LONG_ONE_IN: u64 = 60;
+const LONG_ONE_IN: u64 = 40;
 const LONG_MICROS: [u64; 2] = [200_000, 900_000];
+
+/// One in this many takes longer than a session timeout of 2 s: it is still running when a member is cut off or frozen past its lease,
+/// and its key has messages waiting behind it.
+const LONGER_ONE_IN: u64 = 60;
+const LONGER_MICROS: [u64; 2] = [2_500_000, 4_500_000];
 
 /// Where something is wrong on purpose it takes long enough to show.
 const PLANTED_MICROS: [u64; 2] = [4_000_000, 5_000_000];
@@ -199,9 +204,10 @@ impl Worker {
         let sequence = delivery.stream_sequence();
         let running = self.journal.start(delivery, sequence)?;
         let dice = mix(self.seed ^ mix(sequence) ^ u64::from(delivery.attempt()));
-        let [least, most] = match (dice % LONG_ONE_IN, self.plant) {
-            (0, Plant::Nothing) => LONG_MICROS,
-            (0, _) => PLANTED_MICROS,
+        let [least, most] = match (dice % LONG_ONE_IN, mix(dice ^ 2) % LONGER_ONE_IN) {
+            (0, _) if self.plant != Plant::Nothing => PLANTED_MICROS,
+            (_, 0) => LONGER_MICROS,
+            (0, _) => LONG_MICROS,
             _ => WORK_MICROS,
         };
         let work = tokio::time::sleep(Duration::from_micros(least + mix(dice) % (most - least)));
