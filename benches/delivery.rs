@@ -28,6 +28,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("delivery: not measured; cargo bench --bench delivery");
+        return Ok(());
+    }
     let server = NatsServer::builder().own().start().await?;
     let client = server.connect().await?;
     let bench = Bench::new(client).await?;
@@ -36,14 +40,16 @@ async fn main() -> Result<()> {
          nats-server {}, medians of {ROUNDS} rounds",
         server.version()
     );
-    let (mut single, mut lanes, mut poisoned) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut single, mut bare, mut lanes, mut poisoned) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         single.push(bench.one_in_flight(round).await?);
+        bare.push(bench.bare(round).await?);
         lanes.push(bench.lanes(round, "clean", None).await?);
         poisoned.push(bench.lanes(round, "poisoned", Some("k7")).await?);
     }
-    let (single, lanes, poisoned) = (median(single), median(lanes), median(poisoned));
+    let (single, bare, lanes, poisoned) = (median(single), median(bare), median(lanes), median(poisoned));
     println!("one in flight per partition   {single:>9.0} messages/s");
+    println!("without handlers or order     {bare:>9.0} messages/s   what the client and the server can do here");
     println!(
         "lanes                         {lanes:>9.0} messages/s   {:.1} times as many (at least 20 wanted)",
         lanes / single
@@ -140,6 +146,46 @@ impl Bench {
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         for partition in 0..PARTITIONS {
             stream.delete_consumer(&format!("single-{round}-{partition}")).await?;
+        }
+        Ok(rate)
+    }
+
+    /// Messages per second when they are only pulled and acked: no handler, no order, nothing kept. No way of consuming with acks is
+    /// faster on this machine.
+    async fn bare(&self, round: usize) -> Result<f64> {
+        let jetstream = jetstream::new(self.client.clone());
+        let stream = jetstream.get_stream("BENCH").await?;
+        let mut tasks = tokio::task::JoinSet::new();
+        let mut consumers = Vec::new();
+        for partition in 0..PARTITIONS {
+            let config = pull::Config {
+                durable_name: Some(format!("bare-{round}-{partition}")),
+                filter_subject: format!("bench.{partition}.>"),
+                memory_storage: true,
+                ..pull::Config::default()
+            };
+            consumers.push(stream.create_consumer_strict(config).await?);
+        }
+        let began = Instant::now();
+        for consumer in consumers {
+            tasks.spawn(async move {
+                let mut messages = consumer.messages().await?;
+                let mut left = consumer.cached_info().num_pending;
+                while left > 0
+                    && let Some(message) = messages.next().await
+                {
+                    message?.ack().await?;
+                    left -= 1;
+                }
+                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+            });
+        }
+        while let Some(ended) = tokio::time::timeout(DEADLINE, tasks.join_next()).await? {
+            ended??;
+        }
+        let rate = MESSAGES as f64 / began.elapsed().as_secs_f64();
+        for partition in 0..PARTITIONS {
+            stream.delete_consumer(&format!("bare-{round}-{partition}")).await?;
         }
         Ok(rate)
     }

@@ -10,7 +10,6 @@
 //!
 //! Nothing is decided here. The loop itself never waits for the server or for a handler: both run in tasks of their own.
 
-mod answers;
 mod commands;
 mod handlers;
 mod status;
@@ -35,6 +34,7 @@ use crate::ids::{Epoch, Partition};
 use crate::lanes::{Action, ConsumerView, Delivered, Ended, Filter, Found, Lanes, ReadId, Reopening, RunId};
 use crate::names::ConsumerName;
 use crate::nats::Nats;
+use crate::nats::answers::{self, Answer, Confirm};
 use crate::nats::consumers::ConsumerSettings;
 use crate::nats::discovery::{Filters, Horizon};
 use crate::nats::pull::{Ask, Pulled, PulledMessage};
@@ -43,7 +43,6 @@ use crate::nats::records::Records;
 pub(crate) use status::Listener;
 pub use status::Status;
 
-use answers::{Answer, Confirm};
 use handlers::{Lease, Runs};
 use stir::Stir;
 

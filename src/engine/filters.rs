@@ -8,8 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::ids::{Epoch, FencingToken, Partition};
-use crate::lanes::Filter;
-use crate::lanes::Mark;
+use crate::lanes::{Filter, Mark};
 use crate::names::ConsumerName;
 use crate::time::Time;
 
@@ -27,6 +26,8 @@ enum FilterStage {
     Start,
     /// The positions of these older consumers are awaited.
     Inspecting(BTreeSet<ConsumerName>),
+    /// Whether the stream still holds what is finished is being asked.
+    Checking,
     /// The own consumer is being created.
     Creating,
     /// The own consumer exists with other settings: is it usable?
@@ -46,10 +47,12 @@ enum FilterStage {
 pub(super) struct FilterSlot {
     stage: FilterStage,
     reopen: u32,
-    /// The first sequence to deliver.
-    start: u64,
+    /// What is finished: the consumer starts behind it.
+    floor: Mark,
     old: BTreeSet<ConsumerName>,
     inspected: bool,
+    /// Whether the stream was found to hold at `floor` what is finished, and not something newer.
+    checked: bool,
     created: bool,
     /// Up to here a member that died may have begun with any message and not have said so. 0: nobody died.
     careful_until: u64,
@@ -61,13 +64,14 @@ pub(super) struct FilterSlot {
 }
 
 impl FilterSlot {
-    pub(super) fn new(start: u64, old: BTreeSet<ConsumerName>) -> Self {
+    pub(super) fn new(floor: Mark, old: BTreeSet<ConsumerName>) -> Self {
         Self {
             stage: FilterStage::Start,
             reopen: 0,
-            start,
+            floor,
             old,
             inspected: false,
+            checked: false,
             created: false,
             careful_until: 0,
             of_the_dead: None,
@@ -94,6 +98,11 @@ impl FilterSlot {
 
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, FilterStage::Open(_))
+    }
+
+    /// What is finished ends at `last`: the stream has come back with less.
+    pub(super) fn end_at(&mut self, last: u64) {
+        self.floor.sequence = self.floor.sequence.min(last);
     }
 
     /// Since when the consumer is known to exist.
@@ -156,6 +165,8 @@ impl PartitionSlot {
         // The position on a work-queue stream is the progress record's alone.
         if has_old && !slot.inspected && (!delete_first || slot.of_the_dead.is_some()) {
             self.inspect(cx, filter);
+        } else if !slot.checked && !delete_first && slot.floor.time > 0 {
+            self.check(cx, filter);
         } else if has_old && (delete_first || slot.created) {
             slot.stage = FilterStage::Confirming;
             self.confirm_claim(cx);
@@ -202,8 +213,11 @@ impl PartitionSlot {
         let done = left.is_empty();
         match result {
             Ok(Some(position)) => {
-                if cx.settings.retention != Retention::WorkQueue {
-                    slot.start = slot.start.max(position.ack_floor + 1);
+                if cx.settings.retention != Retention::WorkQueue && position.acked_at > 0 {
+                    slot.floor.raise(Mark {
+                        sequence: position.ack_floor,
+                        time: position.acked_at,
+                    });
                 }
                 if slot.of_the_dead.as_ref() == Some(name) {
                     slot.careful_until = slot.careful_until.min(position.delivered);
@@ -223,6 +237,39 @@ impl PartitionSlot {
         }
     }
 
+    /// A consumer that starts behind what is finished would skip what a younger stream has stored there since.
+    fn check(&mut self, cx: &mut Context, filter: &Filter) {
+        let Some(slot) = self.filter(filter) else { return };
+        slot.stage = FilterStage::Checking;
+        let floor = slot.floor;
+        self.ask(cx, PartitionAsk::FindReplaced(filter.clone()), |ticket| {
+            Command::FindReplaced(ticket, filter.clone(), floor)
+        });
+    }
+
+    pub(super) fn on_checked(&mut self, cx: &mut Context, filter: &Filter, result: Result<Option<u64>, Fault>) {
+        let Some(slot) = self.filter(filter) else { return };
+        if slot.stage != FilterStage::Checking {
+            return;
+        }
+        match result {
+            Ok(replaced) => {
+                slot.checked = true;
+                if let Some(first) = replaced {
+                    self.forget_from(cx, filter, first);
+                }
+            }
+            Err(fault) => {
+                slot.fail(cx);
+                return self.trouble(
+                    cx,
+                    format!("asking whether what is finished of {filter} is still stored: {fault}"),
+                );
+            }
+        }
+        self.advance(cx, filter);
+    }
+
     fn create(&mut self, cx: &mut Context, filter: &Filter) {
         let partition = self.partition;
         let Some(tenure) = self.tenure() else { return };
@@ -234,7 +281,7 @@ impl PartitionSlot {
         let spec = ConsumerSpec {
             name,
             filter: filter.clone(),
-            start: slot.start,
+            start: slot.floor.sequence + 1,
         };
         self.ask(cx, PartitionAsk::Create(filter.clone()), |ticket| {
             Command::CreateConsumer(ticket, spec)
@@ -309,7 +356,7 @@ impl PartitionSlot {
             return;
         }
         match result {
-            Ok(Some(position)) if position.start <= slot.start => slot.created = true,
+            Ok(Some(position)) if position.start <= slot.floor.sequence + 1 => slot.created = true,
             Ok(Some(_)) => {
                 slot.old.insert(name);
                 slot.reopen += 1;
@@ -420,10 +467,7 @@ impl PartitionSlot {
         } else {
             // What older consumers' ack floors told counts as finished; a work-queue stream has forgotten it anyway.
             if cx.settings.retention != Retention::WorkQueue {
-                marks.raise(Mark {
-                    sequence: slot.start - 1,
-                    time: marks.floor.time,
-                });
+                marks.raise(slot.floor);
             }
             tenure.open = true;
             cx.tell(Command::Open {
@@ -443,7 +487,7 @@ impl PartitionSlot {
         cx: &mut Context,
         filter: &Filter,
         epoch: Epoch,
-        floor: u64,
+        floor: Mark,
         reason: ReopenReason,
     ) {
         let Some(tenure) = self.tenure() else { return };
@@ -453,7 +497,7 @@ impl PartitionSlot {
         if !serving || slot.epoch(token) != epoch || !slot.is_open() {
             return;
         }
-        slot.start = slot.start.max(floor + 1);
+        slot.floor = floor;
         self.begin_reopen(cx, filter, reason);
         self.pump_filters(cx);
     }
@@ -462,9 +506,9 @@ impl PartitionSlot {
     pub(super) fn reopen_missing(&mut self, cx: &mut Context, filter: &Filter) {
         // What was saved last is finished; without it everything since the tenure began would be delivered again.
         let Some(tenure) = self.tenure() else { return };
-        let saved = tenure.marks.get(filter).map_or(0, |marks| marks.floor.sequence);
+        let saved = tenure.marks.get(filter).map_or_else(Mark::default, |marks| marks.floor);
         if let Some(slot) = self.filter(filter) {
-            slot.start = slot.start.max(saved + 1);
+            slot.floor.raise(saved);
         }
         self.begin_reopen(cx, filter, ReopenReason::Missing);
     }
@@ -483,6 +527,7 @@ impl PartitionSlot {
         slot.old.insert(name);
         // The own marks say more than its ack floor.
         slot.inspected = true;
+        slot.checked = false;
         slot.created = false;
         slot.reopen += 1;
         cx.notify(Change::Reopening {

@@ -150,10 +150,10 @@ impl<M: Clone> Lanes<M> {
         })
     }
 
-    /// Everything of the filter up to this sequence is finished. `None` if it is not open.
-    pub fn floor(&self, partition: Partition, filter: &Filter) -> Option<u64> {
+    /// Everything of the filter up to here is finished. `None` if it is not open.
+    pub fn floor(&self, partition: Partition, filter: &Filter) -> Option<Mark> {
         let id = self.tenures.get(&partition)?.filters.get(filter)?;
-        self.filters.get(id).map(|filter| filter.floor.mark().sequence)
+        self.filters.get(id).map(|filter| filter.floor.mark())
     }
 
     fn stalled(&self, tenure: &Tenure) -> Option<Stalled> {

@@ -13,8 +13,8 @@ use crate::engine::{ConsumerSpec, CreateFault, Fault, Position, Retention};
 use crate::lanes::ConsumerView;
 use crate::names::ConsumerName;
 
-use super::Nats;
 use super::bucket::chain;
+use super::{Nats, unix_nanos};
 
 /// The server's error codes that mean something to the protocol.
 const CONSUMER_NOT_FOUND: u64 = 10014;
@@ -48,6 +48,7 @@ impl Nats {
         let info = self.consumer_info(name).await?;
         Ok(info.map(|info| Position {
             ack_floor: info.ack_floor.stream_sequence,
+            acked_at: info.ack_floor.last_active.map_or(0, unix_nanos),
             delivered: info.delivered.stream_sequence,
             start: match info.config.deliver_policy {
                 DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,

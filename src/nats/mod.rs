@@ -5,20 +5,24 @@
 //!
 //! | file | about |
 //! |---|---|
+//! | `answers` | telling the server what became of its deliveries |
 //! | `bucket` | the KV bucket: read, list, compare-and-set, watch |
 //! | `records` | the typed records on top of it |
 //! | `consumers` | creating, inspecting, listing and deleting consumers |
 //! | `dead_letters` | storing, reading and replaying dead letters |
 //! | `discovery` | which filters have messages |
+//! | `history` | whether the stream still holds what is finished |
 //! | `neighbours` | whether the group's consumers find a place beside others |
 //! | `streams` | whether a stream fits, and provisioning it |
 //! | `prepare` | what is checked and made before a member may enter |
 //! | `pull` | one pull loop per consumer |
 
+pub(crate) mod answers;
 pub(crate) mod bucket;
 pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod discovery;
+mod history;
 mod neighbours;
 pub(crate) mod prepare;
 pub(crate) mod pull;

@@ -40,7 +40,7 @@ mod version;
 
 pub use cluster::NatsCluster;
 pub use error::ServerError;
-pub use find::{BINARY_VARIABLE, Environment, URL_VARIABLE};
+pub use find::{BINARY_VARIABLE, Environment, URL_VARIABLE, VERSION_VARIABLE};
 pub use install::DEFAULT_VERSION;
 pub use process::{Process, ProcessBuilder};
 pub use server::NatsServer;

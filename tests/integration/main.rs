@@ -46,5 +46,6 @@ mod t71_unfit;
 mod t73_domains;
 mod t80_server;
 mod t85_stream;
+mod t87_restored;
 mod t90_mixed;
 mod t90_regressions;

@@ -100,7 +100,7 @@ impl World {
             Happening::Ack(reply) => {
                 if let Some((name, sequence)) = parse(&reply) {
                     self.check.acked(sequence);
-                    self.stream.ack(&name, sequence);
+                    self.stream.ack(&name, sequence, self.now);
                     self.serve(&name);
                 }
             }
@@ -236,6 +236,7 @@ impl World {
                     .map(|p| (Partition(p), vec![filter(Partition(p))]))
                     .collect(),
             })),
+            Command::FindReplaced(_, filter, mark) => Reply::Replaced(Ok(self.stream.replaced(&filter, mark))),
             Command::InspectConsumer(_, name) => Reply::Consumer(Ok(self.stream.position(&name))),
             Command::CreateConsumer(_, spec) => {
                 if self.options.plant == Some(Plant::NeverOpened) && spec.name.partition == Partition(0) {

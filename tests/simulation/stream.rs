@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jetring::engine::{ConsumerSpec, CreateFault, Position, Retention};
 use jetring::ids::Partition;
-use jetring::lanes::{Delivered, Filter, Found};
+use jetring::lanes::{Delivered, Filter, Found, Mark};
 use jetring::names::ConsumerName;
 
 use crate::ACK_WAIT;
@@ -43,6 +43,7 @@ pub(crate) struct Consumer {
     /// Unacked sequences, with when they were last delivered or kept.
     pub(crate) pending: BTreeMap<u64, u64>,
     acked: BTreeSet<u64>,
+    acked_at: u64,
     again: VecDeque<u64>,
     pub(crate) pulls: VecDeque<Pull>,
 }
@@ -143,6 +144,7 @@ impl Stream {
             count: 0,
             pending: BTreeMap::new(),
             acked: BTreeSet::new(),
+            acked_at: 0,
             again: VecDeque::new(),
             pulls: VecDeque::new(),
         };
@@ -162,9 +164,22 @@ impl Stream {
         Some(consumer.pulls.into())
     }
 
+    /// The lowest sequence at or below the mark that has, or will have, a message newer than the mark.
+    pub(crate) fn replaced(&self, of: &Filter, mark: Mark) -> Option<u64> {
+        let newer = |(_, stored): &(&u64, &Stored)| filter(stored.partition) == *of && stored.time > mark.time;
+        let stored = self
+            .messages
+            .range(..=mark.sequence)
+            .find(newer)
+            .map(|(&sequence, _)| sequence);
+        let end = (self.last < mark.sequence).then_some(self.last + 1);
+        stored.into_iter().chain(end).min()
+    }
+
     pub(crate) fn position(&self, name: &ConsumerName) -> Option<Position> {
         self.consumers.get(name).map(|consumer| Position {
             ack_floor: consumer.ack_floor(),
+            acked_at: consumer.acked_at,
             start: consumer.start,
             delivered: consumer.last_delivered,
         })
@@ -230,7 +245,7 @@ impl Stream {
     }
 
     /// An ack; it counts only if its consumer is still there.
-    pub(crate) fn ack(&mut self, name: &ConsumerName, sequence: u64) {
+    pub(crate) fn ack(&mut self, name: &ConsumerName, sequence: u64, now: u64) {
         let Some(consumer) = self.consumers.get_mut(name) else {
             return;
         };
@@ -238,6 +253,7 @@ impl Stream {
             return;
         }
         consumer.acked.insert(sequence);
+        consumer.acked_at = now;
         match self.retention {
             Retention::Limits => {}
             Retention::WorkQueue => {

@@ -15,11 +15,14 @@ use crate::records::ClaimState;
 const P: Partition = Partition(0);
 
 fn finished(floor: u64) -> BTreeMap<crate::lanes::Filter, Marks> {
-    let mark = Mark {
-        sequence: floor,
-        time: floor,
-    };
-    BTreeMap::from([(filter(P), Marks::at(mark))])
+    BTreeMap::from([(filter(P), Marks::at(mark(floor)))])
+}
+
+fn mark(sequence: u64) -> Mark {
+    Mark {
+        sequence,
+        time: sequence,
+    }
 }
 
 fn saves(command: &Command) -> bool {
@@ -82,7 +85,7 @@ pub(super) fn reopen(rig: &mut Rig, floor: u64, reason: ReopenReason) {
         partition: P,
         filter: filter(P),
         epoch: epoch(rig),
-        floor,
+        floor: mark(floor),
         reason,
     };
     rig.step(event);
@@ -286,7 +289,7 @@ fn a_reopen_of_an_epoch_that_is_over_changes_nothing() {
         partition: P,
         filter: filter(P),
         epoch: old,
-        floor: 30,
+        floor: mark(30),
         reason: ReopenReason::Missing,
     };
     rig.step(event);
@@ -332,6 +335,7 @@ fn leftover(rig: &mut Rig, token: FencingToken, reopen: u32) -> ConsumerName {
         name.clone(),
         Position {
             ack_floor: 0,
+            acked_at: 1_000,
             start: 1,
             delivered: 0,
         },
