@@ -132,3 +132,30 @@ async fn members_whose_work_goes_on_after_their_lease_are_found_out() {
     let verdict = planted(Plant::Deaf, &[(2000, link(Link::Cut)), (7000, link(Link::Open))]).await;
     assert!(verdict.overlaps > 0, "{:?}", verdict.failures());
 }
+
+/// The consumers of a stream that keeps everything have one replica. Those of a server that stays away answer nobody, and that they are
+/// gone nobody says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stays_away_stops_no_partition() {
+    let settings = settings(40);
+    let step = |at, action| Step {
+        at: Duration::from_millis(at),
+        action,
+    };
+    let steps = [
+        step(1000, Action::KillServer { server: 1 }),
+        // A takeover and two joins while it is away.
+        step(10_000, Action::Start { slot: 3 }),
+        step(13_000, Action::Kill { slot: 0 }),
+        step(13_500, Action::Start { slot: 0 }),
+    ];
+    let verdict = chaos(&settings, &steps).await;
+    assert!(verdict.ok, "{:?}", verdict.failures());
+    // The servers elect new leaders for some seconds, and some handlers take long. It comes back after 39 s.
+    let wait = verdict.longest_wait_ms.unwrap();
+    assert!(
+        wait < 30_000.0,
+        "a message waited for {wait} ms\n{}",
+        verdict.log.join("\n")
+    );
+}

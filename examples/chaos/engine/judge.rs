@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::checks::{self, Published};
+use crate::support::clock;
 use crate::support::history::{Frozen, Handling};
 use crate::support::publisher::Sent;
 
@@ -36,6 +37,7 @@ pub(crate) struct Past {
 pub(crate) fn judge(settings: &Settings, past: Past, log: Vec<String>) -> Verdict {
     let (published, by_servers) = published(&past);
     let findings = checks::check(&published, &past.handlings, &past.frozen);
+    let longest_wait_ms = longest_wait(&past).map(clock::milliseconds);
     let mut faults: BTreeMap<String, usize> = BTreeMap::new();
     for kind in past.faults {
         *faults.entry(kind.to_owned()).or_default() += 1;
@@ -54,6 +56,7 @@ pub(crate) fn judge(settings: &Settings, past: Past, log: Vec<String>) -> Verdic
         stale_tokens: findings.stale_tokens,
         overlaps_by_frozen: findings.overlaps_by_frozen,
         begun_by_frozen: findings.begun_by_frozen,
+        longest_wait_ms,
         lost_by_servers: by_servers.lost,
         doubled_by_servers: by_servers.doubled,
         complaints: past.complaints,
@@ -109,9 +112,24 @@ fn published(past: &Past) -> (BTreeMap<String, Published>, ByServers) {
     (published, by_servers)
 }
 
+/// The longest time from when a message was sent until a handler had finished it for the first time.
+fn longest_wait(past: &Past) -> Option<u64> {
+    let mut finished: BTreeMap<u64, u64> = BTreeMap::new();
+    for handling in past.handlings.iter().filter(|handling| handling.is_finished()) {
+        let first = finished.entry(handling.number).or_insert(handling.end);
+        *first = handling.end.min(*first);
+    }
+    let waits = past.sent.values().flatten().filter_map(|sent| {
+        let end = finished.get(&sent.sequence)?;
+        Some(end.saturating_sub(sent.at))
+    });
+    waits.max()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::history::Outcome;
 
     fn past() -> Past {
         let sent = |sequence| Sent { at: 0, sequence };
@@ -132,6 +150,29 @@ mod tests {
         assert_eq!(published["k"].numbers, [3, 5, 8]);
         assert_eq!(published["k"].purged, BTreeSet::from([3]));
         assert_eq!(by_servers, ByServers::default());
+    }
+
+    #[test]
+    fn the_longest_wait_ends_with_the_first_time_a_message_is_finished() {
+        let mut past = past();
+        assert_eq!(longest_wait(&past), None);
+        let done = |number, end, outcome| Handling {
+            member: 0,
+            key: "k".into(),
+            number,
+            partition: 0,
+            token: 1,
+            start: 0,
+            end,
+            outcome,
+        };
+        past.handlings = vec![
+            done(3, 70, Outcome::Finished),
+            done(3, 20, Outcome::Finished),
+            done(5, 30, Outcome::Finished),
+            done(8, 90, Outcome::Unfinished),
+        ];
+        assert_eq!(longest_wait(&past), Some(30));
     }
 
     #[test]

@@ -172,7 +172,10 @@ async fn join(spec: &MemberSpec, journal: &Arc<Journal>) -> Result<Member, Fault
             async move { worker.handle(delivery).await }
         };
         match group.join(&client, &spec.id, handler).await {
-            Err(error) if error.is_retryable() => tokio::time::sleep(JOIN_AGAIN).await,
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, "joining is tried again");
+                tokio::time::sleep(JOIN_AGAIN).await;
+            }
             joined => return Ok(joined?),
         }
     }

@@ -36,6 +36,8 @@ pub(crate) struct Verdict {
     pub(crate) overlaps_by_frozen: u64,
     /// Handlers that began when their process woke, with a lower fencing token.
     pub(crate) begun_by_frozen: u64,
+    /// The longest time from when a message was sent until a handler had finished it.
+    pub(crate) longest_wait_ms: Option<f64>,
     /// Messages that the servers confirmed and do not have.
     pub(crate) lost_by_servers: u64,
     /// Messages that the servers stored twice.
@@ -119,6 +121,12 @@ impl Verdict {
         for (name, count) in counts {
             row(&mut text, name, count);
         }
+        let longest = self.longest_wait_ms.map(|wait| format!("{:.1} s", wait / 1e3));
+        row(
+            &mut text,
+            "longest wait of a message",
+            longest.as_deref().unwrap_or("-"),
+        );
         for line in self.described.iter().chain(&self.complaints) {
             let _ = writeln!(text, "  {line}");
         }
