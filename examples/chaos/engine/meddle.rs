@@ -27,6 +27,10 @@ const PURGE_DEADLINE: Duration = Duration::from_secs(120);
 /// How many messages one look at the stream asks for.
 const AUDIT_BATCH: usize = 500;
 
+/// How often reading the stream is tried, and the pause before it is again.
+const AUDIT_TRIES: usize = 10;
+const AUDIT_PAUSE: Duration = Duration::from_secs(1);
+
 /// Somebody with a NATS client.
 #[derive(Debug, Clone)]
 pub(crate) struct Meddler {
@@ -94,11 +98,13 @@ impl Meddler {
     }
 
     async fn consumer(&self, pick: u64) -> Result<String, Fault> {
-        let mut names = self.consumers().await?;
+        let stream = self.context.get_stream_no_info(&self.spec.stream).await?;
+        let mut names: Vec<String> = stream.consumer_names().try_collect().await?;
+        names.retain(|name| ConsumerName::parse(name).is_some());
         match names.len() {
             0 => Err("there is no consumer".into()),
             // The remainder is below the length of a vector.
-            count => Ok(names.swap_remove((pick % count as u64) as usize).0),
+            count => Ok(names.swap_remove((pick % count as u64) as usize)),
         }
     }
 
@@ -168,9 +174,24 @@ impl Meddler {
 
     /// What the stream has: the key of every sequence.
     pub(crate) async fn stored(&self) -> Result<BTreeMap<u64, String>, Fault> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.read_all(&format!("audit-{tries}")).await {
+                // A consumer that was just made may have no leader yet.
+                Err(error) if tries < AUDIT_TRIES => {
+                    tracing::warn!(%error, "the stream is read once more");
+                    tokio::time::sleep(AUDIT_PAUSE).await;
+                }
+                read => return read,
+            }
+        }
+    }
+
+    async fn read_all(&self, name: &str) -> Result<BTreeMap<u64, String>, Fault> {
         let stream = self.context.get_stream_no_info(&self.spec.stream).await?;
         let config = pull::Config {
-            name: Some("audit".to_owned()),
+            name: Some(name.to_owned()),
             deliver_policy: DeliverPolicy::All,
             ack_policy: AckPolicy::None,
             headers_only: true,
@@ -194,7 +215,7 @@ impl Meddler {
                 stored.insert(info.stream_sequence, key);
             }
         }
-        stream.delete_consumer("audit").await?;
+        stream.delete_consumer(name).await?;
         Ok(stored)
     }
 }
