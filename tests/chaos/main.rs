@@ -96,7 +96,7 @@ fn show(verdict: &Verdict, folder: &Path) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_minute_of_chaos_does_no_harm() {
-    let settings = settings(30);
+    let settings = settings(25);
     let verdict = chaos(&settings, &schedule(&settings)).await;
     assert!(verdict.ok, "{:?}", verdict.failures());
     assert!(verdict.published > 0 && verdict.faults.len() > 8, "{verdict:?}");
@@ -137,7 +137,7 @@ async fn members_whose_work_goes_on_after_their_lease_are_found_out() {
 /// gone nobody says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stays_away_stops_no_partition() {
-    let settings = settings(40);
+    let settings = settings(32);
     let step = |at, action| Step {
         at: Duration::from_millis(at),
         action,
@@ -151,10 +151,10 @@ async fn a_server_that_stays_away_stops_no_partition() {
     ];
     let verdict = chaos(&settings, &steps).await;
     assert!(verdict.ok, "{:?}", verdict.failures());
-    // The servers elect new leaders for some seconds, and some handlers take long. It comes back after 39 s.
+    // The servers elect new leaders for some seconds, and some handlers take long. It comes back after 31 s.
     let wait = verdict.longest_wait_ms.unwrap();
     assert!(
-        wait < 30_000.0,
+        wait < 26_000.0,
         "a message waited for {wait} ms\n{}",
         verdict.log.join("\n")
     );

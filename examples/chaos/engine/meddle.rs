@@ -1,6 +1,6 @@
 //! What somebody with a NATS client can do to a group behind its back, and what the servers say about it all in the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
@@ -125,19 +125,19 @@ impl Meddler {
         Ok(key)
     }
 
-    /// Purges everything but the last `kept` messages. Nothing is published meanwhile, so what is gone is known exactly: everything
-    /// below the sequence that this returns.
-    pub(crate) async fn purge(&self, publisher: &Publisher, kept: u64) -> Result<u64, Fault> {
+    /// Purges everything up to the oldest messages that are not `done`, and so many of these. Nothing is published meanwhile, so
+    /// what is gone is known exactly: everything below the sequence that this returns.
+    pub(crate) async fn purge(
+        &self,
+        publisher: &Publisher,
+        done: &BTreeSet<u64>,
+        unhandled: usize,
+    ) -> Result<u64, Fault> {
         let _nothing_is_published = publisher.pause().await;
-        let mut sequences: Vec<u64> = publisher
-            .sent()
-            .await
-            .into_values()
-            .flatten()
-            .map(|sent| sent.sequence)
-            .collect();
-        sequences.sort_unstable();
-        let Some(&first) = sequences.iter().rev().nth(usize::try_from(kept)?) else {
+        let sent = publisher.sent().await;
+        let sequences: BTreeSet<u64> = sent.values().flatten().map(|sent| sent.sequence).collect();
+        let mut waiting = sequences.difference(done);
+        let Some(&first) = waiting.nth(unhandled).or(sequences.last()) else {
             return Ok(0);
         };
         let purged = async {

@@ -175,10 +175,13 @@ impl Chaos<'_> {
             Action::Link { slot, link } => self.stage.link(slot, link),
             Action::KillServer { server } => self.stage.servers.kill(server),
             Action::RestartServers => self.stage.servers.restart_stopped(),
-            Action::Purge { kept } => {
+            Action::Purge { unhandled } => {
                 let (meddler, publisher, log) = (self.meddler.clone(), self.publisher.clone(), self.log.clone());
+                let mut done = self.fleet.finished().clone();
+                // What was purged before is not taken once more.
+                done.extend(0..self.purged_below);
                 self.meddling.spawn(async move {
-                    let below = meddler.purge(&publisher, kept).await?;
+                    let below = meddler.purge(&publisher, &done, unhandled).await?;
                     log.line(&format!("        purged: everything below {below}"));
                     Ok(below)
                 });

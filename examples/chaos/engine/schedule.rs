@@ -18,6 +18,9 @@ const SPACING: [Duration; 2] = [Duration::from_millis(300), Duration::from_milli
 const MEMBER_REST: Duration = Duration::from_secs(1);
 const SERVERS_REST: Duration = Duration::from_secs(4);
 
+/// How many messages that are not handled a purge may take: what it takes nothing is known of any more.
+const PURGED: usize = 50;
+
 /// How often a majority of the servers is lost, instead of one.
 const OUTAGES: usize = 4;
 
@@ -48,8 +51,8 @@ pub(crate) enum Action {
     DeleteClaim { partition: u16 },
     /// A member's record is deleted.
     DeleteMember { slot: usize },
-    /// The stream is purged up to a message that is this many before the last one.
-    Purge { kept: u64 },
+    /// The stream is purged of everything up to the oldest messages that are not handled yet: of at most so many of these.
+    Purge { unhandled: usize },
 }
 
 /// Who steps down.
@@ -102,7 +105,7 @@ impl fmt::Display for Action {
             Self::DeleteConsumer { pick } => write!(f, "DELETE  consumer {pick}"),
             Self::DeleteClaim { partition } => write!(f, "DELETE  claim of partition {partition}"),
             Self::DeleteMember { slot } => write!(f, "DELETE  record of member-{slot}"),
-            Self::Purge { kept } => write!(f, "PURGE   all but {kept} messages"),
+            Self::Purge { unhandled } => write!(f, "PURGE   the {unhandled} oldest messages that are not handled"),
         }
     }
 }
@@ -234,8 +237,8 @@ impl Maker<'_> {
                 self.once(Action::DeleteMember { slot })
             }
             Card::Purge => {
-                let kept = self.random.number() % 50;
-                self.once(Action::Purge { kept })
+                let unhandled = 1 + self.random.below(PURGED);
+                self.once(Action::Purge { unhandled })
             }
         }
     }
