@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::{self, consumer::pull, stream};
 use futures_util::StreamExt;
 use jetring::testing::NatsServer;
-use jetring::{Delivery, Failure, Group, RetryPolicy, Settings, Transformed};
+use jetring::{Acks, Delivery, Failure, Group, RetryPolicy, Settings, Transformed};
 use tokio::sync::Notify;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -40,19 +40,26 @@ async fn main() -> Result<()> {
          nats-server {}, medians of {ROUNDS} rounds",
         server.version()
     );
-    let (mut single, mut bare, mut lanes, mut poisoned) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut single, mut bare, mut lanes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut poisoned, mut unacked) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         single.push(bench.one_in_flight(round).await?);
         bare.push(bench.bare(round).await?);
-        lanes.push(bench.lanes(round, "clean", None).await?);
-        poisoned.push(bench.lanes(round, "poisoned", Some("k7")).await?);
+        lanes.push(bench.lanes(round, "clean", None, Acks::Plain).await?);
+        poisoned.push(bench.lanes(round, "poisoned", Some("k7"), Acks::Plain).await?);
+        unacked.push(bench.lanes(round, "unacked", None, Acks::None).await?);
     }
-    let (single, bare, lanes, poisoned) = (median(single), median(bare), median(lanes), median(poisoned));
+    let (single, bare, lanes) = (median(single), median(bare), median(lanes));
+    let (poisoned, unacked) = (median(poisoned), median(unacked));
     println!("one in flight per partition   {single:>9.0} messages/s");
     println!("without handlers or order     {bare:>9.0} messages/s   what the client and the server can do here");
     println!(
         "lanes                         {lanes:>9.0} messages/s   {:.1} times as many (at least 20 wanted)",
         lanes / single
+    );
+    println!(
+        "lanes, Acks::None             {unacked:>9.0} messages/s   {:.1} times as many",
+        unacked / single
     );
     println!(
         "lanes, the rest beside poison {poisoned:>9.0} messages/s   {:+.1} % (within 5 % wanted)",
@@ -75,7 +82,7 @@ impl Bench {
     async fn new(client: async_nats::Client) -> Result<Self> {
         let bench = Self { client };
         bench
-            .group("setup", "none")?
+            .group("setup", "none", Acks::Plain)?
             .provision(&bench.client, stream::Config::default())
             .await?;
         let jetstream = jetstream::new(bench.client.clone());
@@ -98,8 +105,9 @@ impl Bench {
         Ok(bench)
     }
 
-    fn group(&self, name: &str, bucket: &str) -> Result<Group> {
+    fn group(&self, name: &str, bucket: &str, acks: Acks) -> Result<Group> {
         let settings = Settings {
+            acks,
             concurrency: CONCURRENCY.try_into()?,
             retry: RetryPolicy {
                 initial: Duration::from_millis(50),
@@ -191,9 +199,9 @@ impl Bench {
     }
 
     /// Messages per second of a jetring member, from the first to the last; without those of `poison`, which never succeed.
-    async fn lanes(&self, round: usize, name: &str, poison: Option<&'static str>) -> Result<f64> {
+    async fn lanes(&self, round: usize, name: &str, poison: Option<&'static str>, acks: Acks) -> Result<f64> {
         let name = format!("{name}-{round}");
-        let group = self.group(&name, &name)?;
+        let group = self.group(&name, &name, acks)?;
         let wanted = MESSAGES - poison.map_or(0, |_| MESSAGES / KEYS);
         let progress = Arc::new(Progress::default());
         let own = progress.clone();

@@ -2,6 +2,8 @@
 //!
 //! Subject patterns and the headers of dead letters have such tests beside their code.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a test that cannot go on has failed
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jetring::ids::{

@@ -383,6 +383,9 @@ impl<H: BatchHandler> Driver<H> {
                     cancel.cancel();
                 }
             }
+            // Nobody waits for them.
+            Action::Ack { .. } | Action::Terminate { .. } | Action::InProgress { .. }
+                if self.parts.settings.acks == Acks::None => {}
             Action::Ack { reply } => self.answer(Answer::Ack(reply)),
             Action::Terminate { reply } => self.answer(Answer::Terminate(reply)),
             Action::InProgress { reply } => self.answer(Answer::InProgress(reply)),

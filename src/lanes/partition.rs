@@ -13,9 +13,10 @@ use super::watchdog::Watched;
 use crate::ids::{Epoch, FencingToken, Partition};
 use crate::time::Time;
 
-/// Names one filter in one tenure. Never used twice, so that a reference from an older tenure finds nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FilterId(pub(super) u64);
+slotmap::new_key_type! {
+    /// Names one filter in one tenure. Never used twice, so that a reference from an older tenure finds nothing.
+    pub(super) struct FilterId;
+}
 
 /// How far a tenure is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +132,7 @@ pub(super) struct Entry<M> {
     pub(super) since: Time,
     pub(super) body: Body<M>,
     /// When the next in-progress ack is due.
-    pub(super) keep_at: Time,
+    pub(super) keep_at: Option<Time>,
 }
 
 /// Where the message itself is.

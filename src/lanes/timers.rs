@@ -39,30 +39,45 @@ impl<M: Clone> Lanes<M> {
     }
 
     /// When a message delivered or kept now is to be kept again.
-    pub(super) fn keep_after(&self, now: Time) -> Time {
+    fn keep_after(&self, now: Time) -> Option<Time> {
         // Later than now, or `wake` would never come to an end.
-        now + (self.settings.ack_wait / 2).max(std::time::Duration::from_nanos(1))
+        let half = (self.settings.ack_wait? / 2).max(std::time::Duration::from_nanos(1));
+        Some(now + half)
+    }
+
+    /// From `now` on the server waits for the ack of a message: when it is to be kept again.
+    pub(super) fn keep_from(&mut self, now: Time, id: FilterId, sequence: u64) -> Option<Time> {
+        let keep_at = self.keep_after(now)?;
+        self.timers.insert((keep_at, Timer::Keep(id, sequence)));
+        Some(keep_at)
+    }
+
+    /// A message is not to be kept at this time any more.
+    pub(super) fn keep_no_longer(&mut self, keep_at: Option<Time>, id: FilterId, sequence: u64) {
+        if let Some(keep_at) = keep_at {
+            self.timers.remove(&(keep_at, Timer::Keep(id, sequence)));
+        }
     }
 
     fn keep(&mut self, now: Time, id: FilterId, sequence: u64) {
         let keep_at = self.keep_after(now);
         let entry = self
             .filters
-            .get_mut(&id)
+            .get_mut(id)
             .and_then(|filter| filter.entries.get_mut(&sequence));
         if let Some(entry) = entry {
             entry.keep_at = keep_at;
             let reply = entry.reply.clone();
             self.actions.push_back(Action::InProgress { reply });
-            self.timers.insert((keep_at, Timer::Keep(id, sequence)));
+            self.keep_from(now, id, sequence);
         }
     }
 
     fn waited(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
-        let partition = self.filters.get(&lane.filter).map(|filter| filter.partition);
+        let partition = self.filters.get(lane.filter).map(|filter| filter.partition);
         // A draining partition starts nothing, dead letters neither: a taker does.
         if partition.and_then(|partition| self.phase(partition)) != Some(Phase::Serving) {
             return;

@@ -9,6 +9,7 @@ use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::stream::{ConsumerCreateStrictErrorKind, ConsumerErrorKind};
 use futures_util::TryStreamExt;
 
+use crate::config::Acks;
 use crate::engine::{ConsumerSpec, CreateFault, Fault, Position, Retention};
 use crate::lanes::ConsumerView;
 use crate::names::ConsumerName;
@@ -51,7 +52,11 @@ impl Nats {
         let info = self.consumer_info(name).await?;
         Ok(info.map(|info| Position {
             ack_floor: info.ack_floor.stream_sequence,
-            acked_at: info.ack_floor.last_active.map_or(0, unix_nanos),
+            // Without acks the server takes for acked what it has delivered.
+            acked_at: match info.config.ack_policy {
+                AckPolicy::None => 0,
+                _ => info.ack_floor.last_active.map_or(0, unix_nanos),
+            },
             delivered: info.delivered.stream_sequence,
             start: match info.config.deliver_policy {
                 DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
@@ -121,6 +126,7 @@ impl Nats {
             ("jetring-epoch", name.epoch.to_string()),
             (BUCKET, self.bucket.clone()),
         ];
+        let acks = self.acks != Acks::None;
         Config {
             durable_name: Some(name.to_string()),
             filter_subject: spec.filter.to_string(),
@@ -131,10 +137,10 @@ impl Nats {
                     start_sequence: spec.start.max(1),
                 },
             },
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: settings.ack_wait,
+            ack_policy: if acks { AckPolicy::Explicit } else { AckPolicy::None },
+            ack_wait: if acks { settings.ack_wait } else { Duration::ZERO },
             max_deliver: -1,
-            max_ack_pending: self.max_ack_pending,
+            max_ack_pending: if acks { self.max_ack_pending } else { 0 },
             replay_policy: ReplayPolicy::Instant,
             // The truth is in the progress record, or still in a work-queue stream; file state would only cost writes. An interest
             // stream forgets its messages with its consumers, so there they must outlive the server.

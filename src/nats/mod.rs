@@ -36,7 +36,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
 
-use crate::config::Settings;
+use crate::config::{Acks, Settings};
 use crate::error::Error;
 use crate::ids::GroupName;
 use crate::partitioning::Strategy;
@@ -53,6 +53,7 @@ pub(crate) struct Nats {
     pub(crate) strategy: Arc<dyn Strategy>,
     pub(crate) request_timeout: Duration,
     pub(crate) bucket: String,
+    pub(crate) acks: Acks,
     pub(crate) max_ack_pending: i64,
 }
 
@@ -76,6 +77,7 @@ impl Nats {
             strategy,
             request_timeout: settings.request_timeout,
             bucket: settings.bucket.clone(),
+            acks: settings.acks,
             max_ack_pending: settings.max_ack_pending(),
         }
     }

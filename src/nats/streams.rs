@@ -9,7 +9,7 @@ use async_nats::jetstream::stream::{
 };
 use futures_util::TryStreamExt;
 
-use crate::config::{DeadLetterSettings, StartFrom};
+use crate::config::{Acks, DeadLetterSettings, StartFrom};
 use crate::engine::Retention;
 use crate::error::Error;
 use crate::handler::Message;
@@ -158,6 +158,11 @@ impl Nats {
                  and {} partitioning makes one consumer per key; use transformed partitioning or another retention",
                 self.strategy.name()
             )));
+        }
+        if retention != Retention::Limits && self.acks == Acks::None {
+            return Err(self.unsuitable(
+                "it forgets messages by their acks, and the settings say Acks::None; use Acks::Plain or Acks::Confirmed",
+            ));
         }
         if retention == Retention::WorkQueue && start != StartFrom::First {
             return Err(self.unsuitable(

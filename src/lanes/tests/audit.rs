@@ -14,7 +14,7 @@ impl<M: Clone> Lanes<M> {
             let (mut held, mut outstanding, mut spilled) = (Amount::default(), Amount::default(), 0);
             for id in tenure.filters.values() {
                 self.audit_filter(*id);
-                let filter = &self.filters[id];
+                let filter = &self.filters[*id];
                 held = held.plus(filter.load.held);
                 outstanding = outstanding.plus(filter.load.outstanding);
                 spilled += filter.spilled;
@@ -34,14 +34,14 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn audit_filter(&self, id: crate::lanes::partition::FilterId) {
-        let filter = &self.filters[&id];
+        let filter = &self.filters[id];
         let (mut held, mut waiting, mut spilled) = (Amount::default(), Amount::default(), 0);
         let in_memory = filter
             .entries
             .values()
             .filter(|entry| !matches!(entry.body, Body::Spilled));
         let in_memory = in_memory.fold(Amount::default(), |sum, entry| sum.plus(Amount::one(entry.bytes)));
-        for lane in filter.keys.values().map(|lane| &self.lanes[lane]) {
+        for lane in filter.keys.values().map(|lane| &self.lanes[*lane]) {
             held = held.plus(lane.load);
             spilled += lane.spilled();
             if lane.is_waiting() {
