@@ -224,7 +224,7 @@ impl<M: Clone> Lanes<M> {
             return;
         };
         let serving = self.phase(partition) == Some(Phase::Serving);
-        let Some(filter) = self.filters.get_mut(&id).filter(|filter| serving && !filter.lost) else {
+        let Some(filter) = self.filters.get_mut(id).filter(|filter| serving && !filter.lost) else {
             return;
         };
         let seen = filter.expected - 1;

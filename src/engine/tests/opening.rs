@@ -442,7 +442,7 @@ fn an_answer_about_an_old_consumer_is_not_taken_for_one_about_the_own() {
     rig.run();
     rig.advance(millis(500));
     let slow = rig.take(|command| matches!(command, Command::InspectConsumer(_, name) if *name == second));
-    let failed = rig.take(|command| inspects(command));
+    let failed = rig.take(inspects);
     rig.reply(&failed, Reply::Consumer(Err(Fault("no answer".to_owned()))));
     rig.hold = Some(Box::new(creates));
     rig.advance(millis(500));
