@@ -71,6 +71,8 @@ pub(crate) enum Input {
     Pulled(Partition, Filter, Epoch, Pulled),
     /// How far a consumer is; `None`: there is none.
     Inspected(Partition, Filter, Epoch, Option<ConsumerView>),
+    /// The stream's leader answers, and nobody answers for the consumer.
+    Leaderless(Partition, Filter, Epoch),
     /// A handler has ended.
     Ended(RunId, Ended),
     /// A dead letter is stored, or could not be.
@@ -261,6 +263,7 @@ impl<H: BatchHandler> Driver<H> {
             Input::Inspected(partition, filter, epoch, None) => {
                 self.reopen(partition, filter, epoch, ReopenReason::Missing);
             }
+            Input::Leaderless(partition, filter, epoch) => self.parts.lanes.leaderless(partition, &filter, epoch),
             Input::Ended(run, ended) => {
                 self.runs.0.remove(&run);
                 let now = self.clock.now();
@@ -408,6 +411,7 @@ impl<H: BatchHandler> Driver<H> {
                 let reason = match reason {
                     Reopening::Gap(_) | Reopening::Swallowed { .. } => ReopenReason::Gap,
                     Reopening::Stuck { .. } => ReopenReason::Stuck,
+                    Reopening::Leaderless => ReopenReason::Leaderless,
                     Reopening::LostAcks { .. } => ReopenReason::LostAcks,
                 };
                 self.reopen(partition, filter, epoch, reason);
@@ -464,7 +468,13 @@ impl<H: BatchHandler> Driver<H> {
                 Ok(view) => {
                     sender.send(Input::Inspected(partition, filter, epoch, view)).ok();
                 }
-                Err(fault) => tracing::debug!(%fault, %name, "a consumer could not be inspected"),
+                Err(fault) => {
+                    tracing::debug!(%fault, %name, "a consumer could not be inspected");
+                    // When nothing answers there is no telling whose fault it is.
+                    if nats.stream_info().await.is_ok() {
+                        sender.send(Input::Leaderless(partition, filter, epoch)).ok();
+                    }
+                }
             }
         });
     }
