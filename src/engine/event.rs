@@ -36,6 +36,9 @@ pub enum CreateFault {
     /// The server's error 10100: another consumer of a work-queue stream has an overlapping filter.
     #[error("another consumer of the work-queue stream has an overlapping filter: {0}")]
     Overlap(String),
+    /// Messages before its start are younger than what is finished there: nothing was made. Up to this sequence none is.
+    #[error("messages from sequence {} on are younger than what is finished there", .0 + 1)]
+    Younger(u64),
     /// No answer, or a passing fault.
     #[error("{0}")]
     Unknown(String),
@@ -86,6 +89,8 @@ pub struct Survey {
 pub struct Position {
     /// Everything of the filter up to this stream sequence is acked.
     pub ack_floor: u64,
+    /// When the last ack came, in nanoseconds since the Unix epoch: no message up to the floor is younger. 0: not known.
+    pub acked_at: u64,
     /// The stream sequence at which the consumer was told to start.
     pub start: u64,
     /// The highest stream sequence that it has delivered, to whomever.

@@ -48,6 +48,8 @@ pub(super) struct FilterSlot {
     reopen: u32,
     /// The first sequence to deliver.
     start: u64,
+    /// The time kept with what is finished right before it; 0: nothing is known.
+    finished: u64,
     old: BTreeSet<ConsumerName>,
     inspected: bool,
     created: bool,
@@ -57,21 +59,26 @@ pub(super) struct FilterSlot {
     of_the_dead: Option<ConsumerName>,
     /// Whether lanes are open for it.
     in_lanes: bool,
+    /// The stream was seen to end here, before the start: the next consumer has to begin from there.
+    fallen: Option<u64>,
     retry_at: Option<Time>,
 }
 
 impl FilterSlot {
-    pub(super) fn new(start: u64, old: BTreeSet<ConsumerName>) -> Self {
+    /// Everything up to `floor` is finished.
+    pub(super) fn new(floor: Mark, old: BTreeSet<ConsumerName>) -> Self {
         Self {
             stage: FilterStage::Start,
             reopen: 0,
-            start,
+            start: floor.sequence + 1,
+            finished: floor.time,
             old,
             inspected: false,
             created: false,
             careful_until: 0,
             of_the_dead: None,
             in_lanes: false,
+            fallen: None,
             retry_at: None,
         }
     }
@@ -94,6 +101,13 @@ impl FilterSlot {
 
     pub(super) fn is_open(&self) -> bool {
         matches!(self.stage, FilterStage::Open(_))
+    }
+
+    /// What is known to be finished ends at `last`. If it is open the lanes have it re-opened.
+    pub(super) fn fall_to(&mut self, last: u64) {
+        if self.start > last + 1 {
+            self.fallen = Some(self.fallen.map_or(last, |before| before.min(last)));
+        }
     }
 
     /// Since when the consumer is known to exist.
@@ -119,6 +133,11 @@ impl Tenure {
     fn consumer(&self, cx: &Context, partition: Partition, filter: &Filter) -> Option<ConsumerName> {
         let epoch = self.filters.get(filter)?.epoch(self.token);
         Some(ConsumerName::new(&cx.settings.group, partition, filter, epoch))
+    }
+
+    /// What is known to be finished ends at `last`.
+    pub(super) fn fall_to(&mut self, last: u64) {
+        self.filters.values_mut().for_each(|slot| slot.fall_to(last));
     }
 
     /// The claim could not be read: what waits for that tries again later.
@@ -202,8 +221,10 @@ impl PartitionSlot {
         let done = left.is_empty();
         match result {
             Ok(Some(position)) => {
-                if cx.settings.retention != Retention::WorkQueue {
-                    slot.start = slot.start.max(position.ack_floor + 1);
+                // One that has nothing acked only tells where it was to start, which may be in what the stream has lost since.
+                let known = position.ack_floor >= slot.start && position.ack_floor >= position.start;
+                if cx.settings.retention != Retention::WorkQueue && known {
+                    (slot.start, slot.finished) = (position.ack_floor + 1, position.acked_at);
                 }
                 if slot.of_the_dead.as_ref() == Some(name) {
                     slot.careful_until = slot.careful_until.min(position.delivered);
@@ -235,6 +256,12 @@ impl PartitionSlot {
             name,
             filter: filter.clone(),
             start: slot.start,
+            // Elsewhere the consumers are no younger than the stream: they begin with what is left, or are kept where it is.
+            finished: if cx.settings.retention == Retention::Limits {
+                slot.finished
+            } else {
+                0
+            },
         };
         self.ask(cx, PartitionAsk::Create(filter.clone()), |ticket| {
             Command::CreateConsumer(ticket, spec)
@@ -274,6 +301,7 @@ impl PartitionSlot {
                     Command::InspectConsumer(ticket, name)
                 });
             }
+            Err(CreateFault::Younger(last)) => self.on_younger(cx, filter, last),
             Err(CreateFault::Overlap(reason)) => {
                 slot.stage = FilterStage::Overlapped;
                 around.survey.request(cx, partition);
@@ -287,6 +315,24 @@ impl PartitionSlot {
                 self.trouble(cx, format!("creating the consumer {name}: {reason}"));
             }
         }
+    }
+
+    /// The stream has lost its newest messages, and has stored others since under sequences that are known to be finished.
+    fn on_younger(&mut self, cx: &mut Context, filter: &Filter, last: u64) {
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        if let Some(marks) = tenure.marks.get_mut(filter) {
+            marks.truncate(last);
+        }
+        let Some(slot) = tenure.filters.get_mut(filter) else {
+            return;
+        };
+        (slot.start, slot.finished) = (last + 1, 0);
+        if slot.in_lanes {
+            cx.tell(Command::Truncate(partition, last));
+        }
+        tenure.fall_to(last);
+        self.advance(cx, filter);
     }
 
     /// A consumer of the own epoch is there with other settings: a half-done step of this tenure. It is accepted if it starts
@@ -408,6 +454,10 @@ impl PartitionSlot {
         let Some(slot) = tenure.filters.get_mut(filter) else {
             return;
         };
+        if slot.fallen.is_some() {
+            self.begin_reopen(cx, filter, ReopenReason::StreamShrunk);
+            return self.advance(cx, filter);
+        }
         slot.stage = FilterStage::Open(cx.now);
         let (epoch, careful_until) = (slot.epoch(token), slot.careful_until);
         let filter = filter.clone();
@@ -422,7 +472,7 @@ impl PartitionSlot {
             if cx.settings.retention != Retention::WorkQueue {
                 marks.raise(Mark {
                     sequence: slot.start - 1,
-                    time: marks.floor.time,
+                    time: marks.floor.time.max(slot.finished),
                 });
             }
             tenure.open = true;
@@ -453,7 +503,10 @@ impl PartitionSlot {
         if !serving || slot.epoch(token) != epoch || !slot.is_open() {
             return;
         }
-        slot.start = slot.start.max(floor + 1);
+        if reason == ReopenReason::StreamShrunk {
+            slot.fall_to(floor);
+        }
+        self.raise_start(filter, floor);
         self.begin_reopen(cx, filter, reason);
         self.pump_filters(cx);
     }
@@ -463,10 +516,20 @@ impl PartitionSlot {
         // What was saved last is finished; without it everything since the tenure began would be delivered again.
         let Some(tenure) = self.tenure() else { return };
         let saved = tenure.marks.get(filter).map_or(0, |marks| marks.floor.sequence);
-        if let Some(slot) = self.filter(filter) {
-            slot.start = slot.start.max(saved + 1);
-        }
+        self.raise_start(filter, saved);
         self.begin_reopen(cx, filter, ReopenReason::Missing);
+    }
+
+    /// A filter is to begin after `floor`, if that is not below where it began before.
+    fn raise_start(&mut self, filter: &Filter, floor: u64) {
+        let Some(tenure) = self.tenure() else { return };
+        let marks = tenure.marks.get(filter);
+        let Some(slot) = tenure.filters.get_mut(filter) else {
+            return;
+        };
+        slot.start = slot.start.max(floor + 1);
+        let known = marks.filter(|marks| marks.floor.sequence + 1 == slot.start);
+        slot.finished = known.map_or(0, |marks| marks.floor.time);
     }
 
     fn begin_reopen(&mut self, cx: &mut Context, filter: &Filter, reason: ReopenReason) {
@@ -485,6 +548,10 @@ impl PartitionSlot {
         slot.inspected = true;
         slot.created = false;
         slot.reopen += 1;
+        if let Some(last) = slot.fallen.take() {
+            slot.start = last + 1;
+            self.raise_start(filter, last);
+        }
         cx.notify(Change::Reopening {
             partition,
             filter: filter.clone(),

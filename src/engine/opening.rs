@@ -215,8 +215,8 @@ impl PartitionSlot {
         for filter in filters {
             let replaced: BTreeSet<ConsumerName> = old.iter().filter(|name| name.serves(&filter)).cloned().collect();
             old.retain(|name| !replaced.contains(name));
-            let floor = tenure.marks.get(&filter).map_or(0, |marks| marks.floor.sequence);
-            let mut slot = FilterSlot::new(floor + 1, replaced);
+            let floor = tenure.marks.get(&filter).map(|marks| marks.floor).unwrap_or_default();
+            let mut slot = FilterSlot::new(floor, replaced);
             if let Some(died) = &tenure.died {
                 slot.be_careful(died.token, survey.stream.last_sequence);
             }
@@ -251,8 +251,9 @@ impl PartitionSlot {
         }
         for filter in filters {
             if !tenure.filters.contains_key(filter) {
-                tenure.marks.insert(filter.clone(), start_marks(start));
-                let slot = FilterSlot::new(start, BTreeSet::new());
+                let marks = start_marks(start);
+                let slot = FilterSlot::new(marks.floor, BTreeSet::new());
+                tenure.marks.insert(filter.clone(), marks);
                 tenure.filters.insert(filter.clone(), slot);
             }
         }

@@ -193,6 +193,7 @@ impl PartitionSlot {
             .values_mut()
             .filter(beyond)
             .for_each(|marks| marks.truncate(last));
+        tenure.fall_to(last);
         cx.tell(Command::Truncate(partition, last));
     }
 

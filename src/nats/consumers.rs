@@ -10,11 +10,13 @@ use async_nats::jetstream::stream::{ConsumerCreateStrictErrorKind, ConsumerError
 use futures_util::TryStreamExt;
 
 use crate::engine::{ConsumerSpec, CreateFault, Fault, Position, Retention};
+use crate::error::Error;
 use crate::lanes::ConsumerView;
 use crate::names::ConsumerName;
 
 use super::Nats;
 use super::bucket::chain;
+use super::unix_nanos;
 
 /// The server's error codes that mean something to the protocol.
 const CONSUMER_NOT_FOUND: u64 = 10014;
@@ -48,6 +50,7 @@ impl Nats {
         let info = self.consumer_info(name).await?;
         Ok(info.map(|info| Position {
             ack_floor: info.ack_floor.stream_sequence,
+            acked_at: info.ack_floor.last_active.map_or(0, unix_nanos),
             delivered: info.delivered.stream_sequence,
             start: match info.config.deliver_policy {
                 DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
@@ -85,10 +88,13 @@ impl Nats {
         spec: &ConsumerSpec,
         settings: ConsumerSettings,
     ) -> Result<(), CreateFault> {
-        let stream = self
-            .stream_handle()
-            .await
-            .map_err(|error| CreateFault::Unknown(error.to_string()))?;
+        let unknown = |error: Error| CreateFault::Unknown(error.to_string());
+        let before = spec.start.saturating_sub(1);
+        let last = self.not_younger(before, spec.finished).await.map_err(unknown)?;
+        if last < before {
+            return Err(CreateFault::Younger(last));
+        }
+        let stream = self.stream_handle().await.map_err(unknown)?;
         match stream
             .create_consumer_strict(self.consumer_config(spec, settings))
             .await

@@ -110,6 +110,38 @@ impl Nats {
         })
     }
 
+    /// Up to which sequence, at most `sequence`, no message is younger than `time`. Usually that is one read: messages are stored in the
+    /// order of their times.
+    pub(crate) async fn not_younger(&self, sequence: u64, time: u64) -> Result<u64, Error> {
+        if sequence == 0 || time == 0 {
+            return Ok(sequence);
+        }
+        let what = || format!("asking the stream {} how old message {sequence} is", self.stream);
+        let stream = self.stream_handle().await?;
+        let found = match stream.get_raw_message(sequence).await {
+            Ok(message) => unix_nanos(message.time),
+            // Nothing is there that could be younger; nor is there before it, or this one would still be there.
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => 0,
+            Err(error) => return Err(no_answer(what(), chain(&error))),
+        };
+        if found <= time {
+            return Ok(sequence);
+        }
+        let info = self.stream_info().await?;
+        let (mut old, mut young) = (info.state.first_sequence.saturating_sub(1).min(sequence), sequence);
+        while young - old > 1 {
+            let middle = old + (young - old) / 2;
+            let message = stream.get_first_raw_message_by_subject(">", middle).await;
+            let message = message.map_err(|error| no_answer(what(), chain(&error)))?;
+            if message.sequence < young && unix_nanos(message.time) <= time {
+                old = message.sequence;
+            } else {
+                young = middle;
+            }
+        }
+        Ok(old)
+    }
+
     fn check_subjects(&self, config: &Config) -> Result<(), Error> {
         for partition in self.strategy.partitions().iter() {
             let subject = self.strategy.covered_subject(partition);

@@ -12,9 +12,9 @@ use crate::lanes::{Mark, Marks};
 use crate::names::ConsumerName;
 use crate::records::ClaimState;
 
-const P: Partition = Partition(0);
+pub(super) const P: Partition = Partition(0);
 
-fn finished(floor: u64) -> BTreeMap<crate::lanes::Filter, Marks> {
+pub(super) fn finished(floor: u64) -> BTreeMap<crate::lanes::Filter, Marks> {
     let mark = Mark {
         sequence: floor,
         time: floor,
@@ -30,7 +30,7 @@ fn releases(command: &Command) -> bool {
     matches!(command, Command::WriteClaim(_, P, record, _) if record.state == ClaimState::Released)
 }
 
-fn creates(command: &Command) -> bool {
+pub(super) fn creates(command: &Command) -> bool {
     matches!(command, Command::CreateConsumer(_, spec) if spec.name.partition == P)
 }
 
@@ -38,7 +38,7 @@ fn deletes(command: &Command) -> bool {
     matches!(command, Command::DeleteConsumer(_, name) if name.partition == P)
 }
 
-fn reopens(command: &Command) -> bool {
+pub(super) fn reopens(command: &Command) -> bool {
     matches!(command, Command::Reopen { partition: P, .. })
 }
 
@@ -61,7 +61,7 @@ fn giving() -> (Rig, usize) {
     (rig, from)
 }
 
-fn epoch(rig: &Rig) -> Epoch {
+pub(super) fn epoch(rig: &Rig) -> Epoch {
     rig.log
         .iter()
         .rev()
@@ -332,6 +332,7 @@ fn leftover(rig: &mut Rig, token: FencingToken, reopen: u32) -> ConsumerName {
         name.clone(),
         Position {
             ack_floor: 0,
+            acked_at: 0,
             start: 1,
             delivered: 0,
         },

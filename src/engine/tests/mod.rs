@@ -11,3 +11,4 @@ mod presence;
 mod rig;
 mod server;
 mod silence;
+mod younger;

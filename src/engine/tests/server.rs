@@ -212,6 +212,7 @@ impl Server {
         assert!(self.names.insert(name.clone()), "{name} is created a second time");
         let position = Position {
             ack_floor: start.saturating_sub(1),
+            acked_at: 0,
             start,
             delivered: start.saturating_sub(1),
         };
