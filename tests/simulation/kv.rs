@@ -1,137 +1,85 @@
-//! The simulated KV bucket: revisions, compare-and-set, deletion, and what a watch shows.
+//! The simulated KV bucket, untyped: revisions, compare-and-set, tombstones, removal. Compared with the real one in `conformance`.
 
 use std::collections::BTreeMap;
 
-use jetring::engine::{GroupView, Seen, WatchScope, WriteFault};
-use jetring::ids::{MemberId, Partition, Revision};
-use jetring::records::{AssignmentRecord, ClaimRecord, Entry, MemberRecord, ProgressRecord};
+/// Why a write had no effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The key is at another revision.
+    Conflict,
+    /// There is no bucket.
+    Missing,
+}
 
-pub(crate) type Table<K, T> = BTreeMap<K, Entry<T>>;
-
-/// A bucket; `created` is `None` while it is deleted.
-#[derive(Debug, Default)]
-pub(crate) struct Bucket {
+/// A bucket with history 1. `created` is `None` while it is deleted.
+#[derive(Debug, Clone)]
+pub(crate) struct Kv<V> {
     pub(crate) created: Option<u64>,
     revision: u64,
-    pub(crate) members: Table<MemberId, MemberRecord>,
-    pub(crate) claims: Table<Partition, ClaimRecord>,
-    pub(crate) progress: Table<Partition, ProgressRecord>,
-    pub(crate) assignment: Table<(), AssignmentRecord>,
-    /// What has changed and no watch has shown yet.
-    pub(crate) changes: Vec<Seen>,
+    /// The value, `None` for a tombstone, and the revision of its write.
+    entries: BTreeMap<String, (Option<V>, u64)>,
+    /// The keys that were written, in order, with what a watch shows of them.
+    changes: Vec<(String, Option<V>, u64)>,
 }
 
-pub(crate) fn read<K: Ord, T: Clone>(table: &Table<K, T>, key: &K) -> Entry<T> {
-    table.get(key).cloned().unwrap_or_else(Entry::absent)
+impl<V> Default for Kv<V> {
+    fn default() -> Self {
+        Self {
+            created: None,
+            revision: 0,
+            entries: BTreeMap::new(),
+            changes: Vec::new(),
+        }
+    }
 }
 
-impl Bucket {
-    /// Creates it if it is not there.
-    pub(crate) fn create(&mut self, now: u64) -> u64 {
-        *self.created.get_or_insert(now)
+impl<V: Clone> Kv<V> {
+    /// Creates it if it is not there. Gives its creation time.
+    pub(crate) fn create(&mut self, date: u64) -> u64 {
+        *self.created.get_or_insert(date)
     }
 
     pub(crate) fn delete(&mut self) {
         *self = Self::default();
     }
 
-    pub(crate) fn check(&self, expected: Revision, found: Revision) -> Result<Revision, WriteFault> {
-        if self.created.is_none() {
-            return Err(WriteFault::Unknown("there is no bucket".to_owned()));
-        }
-        if expected != found {
-            return Err(WriteFault::Conflict);
-        }
-        Ok(Revision(self.revision + 1))
+    /// The value of a key and the revision of its last write, which may have been a deletion; 0 if it is not there at all.
+    pub(crate) fn read(&self, key: &str) -> (Option<V>, u64) {
+        self.entries.get(key).cloned().unwrap_or((None, 0))
     }
 
-    pub(crate) fn write_member(
-        &mut self,
-        id: &MemberId,
-        value: Option<MemberRecord>,
-        expected: Revision,
-    ) -> Result<Revision, WriteFault> {
-        let revision = self.check(expected, read(&self.members, id).revision)?;
-        self.revision = revision.0;
-        let entry = Entry { value, revision };
-        self.members.insert(id.clone(), entry.clone());
-        self.changes.push(Seen::Member(id.clone(), entry));
-        Ok(revision)
-    }
-
-    pub(crate) fn write_claim(
-        &mut self,
-        partition: Partition,
-        value: ClaimRecord,
-        expected: Revision,
-    ) -> Result<Revision, WriteFault> {
-        let revision = self.check(expected, read(&self.claims, &partition).revision)?;
-        self.revision = revision.0;
-        let entry = Entry {
-            value: Some(value),
-            revision,
-        };
-        self.claims.insert(partition, entry.clone());
-        self.changes.push(Seen::Claim(partition, entry));
-        Ok(revision)
-    }
-
-    pub(crate) fn write_progress(
-        &mut self,
-        partition: Partition,
-        value: ProgressRecord,
-        expected: Revision,
-    ) -> Result<Revision, WriteFault> {
-        let revision = self.check(expected, read(&self.progress, &partition).revision)?;
-        self.revision = revision.0;
-        let value = Some(value);
-        self.progress.insert(partition, Entry { value, revision });
-        Ok(revision)
-    }
-
-    pub(crate) fn write_assignment(
-        &mut self,
-        value: AssignmentRecord,
-        expected: Revision,
-    ) -> Result<Revision, WriteFault> {
-        let revision = self.check(expected, read(&self.assignment, &()).revision)?;
-        self.revision = revision.0;
-        let entry = Entry {
-            value: Some(value),
-            revision,
-        };
-        self.assignment.insert((), entry.clone());
-        self.changes.push(Seen::Assignment(entry));
-        Ok(revision)
-    }
-
-    pub(crate) fn group(&self) -> GroupView {
-        GroupView {
-            members: self.members.clone(),
-            assignment: read(&self.assignment, &()),
-        }
-    }
-
-    /// What a new watch shows first.
-    pub(crate) fn snapshot(&self, scope: &WatchScope) -> Vec<Seen> {
-        let members = self
-            .members
-            .iter()
-            .map(|(id, entry)| Seen::Member(id.clone(), entry.clone()));
-        let claims = self.claims.iter().map(|(p, entry)| Seen::Claim(*p, entry.clone()));
-        let assignment = self.assignment.values().cloned().map(Seen::Assignment);
-        members
-            .chain(claims)
-            .chain(assignment)
-            .filter(|seen| covers(scope, seen))
+    /// Every key that begins with `prefix`, deletions included.
+    pub(crate) fn list(&self, prefix: &str) -> Vec<(String, Option<V>, u64)> {
+        let of_prefix = self.entries.range(prefix.to_owned()..);
+        of_prefix
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .map(|(key, (value, revision))| (key.clone(), value.clone(), *revision))
             .collect()
     }
-}
 
-/// Whether a watch with this scope shows that.
-pub(crate) fn covers(scope: &WatchScope, seen: &Seen) -> bool {
-    match (scope, seen) {
-        (WatchScope::Members(ids), Seen::Member(id, _)) => ids.contains(id),
-        _ => true,
+    /// Compare-and-set; `None` leaves a tombstone.
+    pub(crate) fn write(&mut self, key: &str, value: Option<V>, expected: u64) -> Result<u64, Refused> {
+        if self.created.is_none() {
+            return Err(Refused::Missing);
+        }
+        if self.read(key).1 != expected {
+            return Err(Refused::Conflict);
+        }
+        self.revision += 1;
+        self.entries.insert(key.to_owned(), (value.clone(), self.revision));
+        self.changes.push((key.to_owned(), value, self.revision));
+        Ok(self.revision)
+    }
+
+    /// Removes a key with its tombstone, up to and with a revision. A watch shows nothing of that.
+    pub(crate) fn erase(&mut self, key: &str, up_to: u64) {
+        if self.entries.get(key).is_some_and(|(_, revision)| *revision <= up_to) {
+            self.entries.remove(key);
+        }
+    }
+
+    /// What no watch has shown yet.
+    pub(crate) fn changes(&mut self) -> Vec<(String, Option<V>, u64)> {
+        std::mem::take(&mut self.changes)
     }
 }
