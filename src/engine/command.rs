@@ -33,8 +33,9 @@ pub struct ConsumerSpec {
     pub filter: Filter,
     /// The first stream sequence it delivers; ignored on a work-queue stream, whose consumers start at what is left.
     pub start: u64,
-    /// The time that is kept with what is finished right before the start. A message there that is younger shows that the stream has
-    /// lost its newest messages and has stored others since: [`CreateFault::Younger`](super::CreateFault::Younger). 0: nothing is known.
+    /// The time that is kept with what is finished right before the start. A message there that is younger, or a stream that does not
+    /// come that far, shows that the stream has lost its newest messages: [`CreateFault::Younger`](super::CreateFault::Younger). 0:
+    /// nothing is known.
     pub finished: u64,
 }
 

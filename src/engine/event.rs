@@ -36,8 +36,8 @@ pub enum CreateFault {
     /// The server's error 10100: another consumer of a work-queue stream has an overlapping filter.
     #[error("another consumer of the work-queue stream has an overlapping filter: {0}")]
     Overlap(String),
-    /// Messages before its start are younger than what is finished there: nothing was made. Up to this sequence none is.
-    #[error("messages from sequence {} on are younger than what is finished there", .0 + 1)]
+    /// The stream has only up to this sequence what is finished before the start: nothing was made.
+    #[error("the stream has lost what is finished after sequence {0}")]
     Younger(u64),
     /// No answer, or a passing fault.
     #[error("{0}")]

@@ -110,6 +110,10 @@ impl FilterSlot {
         }
     }
 
+    fn has_fallen(&self) -> bool {
+        self.fallen.is_some_and(|last| self.start > last + 1)
+    }
+
     /// Since when the consumer is known to exist.
     pub(super) fn open_since(&self) -> Option<Time> {
         match self.stage {
@@ -454,10 +458,11 @@ impl PartitionSlot {
         let Some(slot) = tenure.filters.get_mut(filter) else {
             return;
         };
-        if slot.fallen.is_some() {
+        if slot.has_fallen() {
             self.begin_reopen(cx, filter, ReopenReason::StreamShrunk);
             return self.advance(cx, filter);
         }
+        slot.fallen = None;
         slot.stage = FilterStage::Open(cx.now);
         let (epoch, careful_until) = (slot.epoch(token), slot.careful_until);
         let filter = filter.clone();
@@ -548,7 +553,9 @@ impl PartitionSlot {
         slot.inspected = true;
         slot.created = false;
         slot.reopen += 1;
-        if let Some(last) = slot.fallen.take() {
+        if let Some(last) = slot.fallen.take()
+            && slot.start > last + 1
+        {
             slot.start = last + 1;
             self.raise_start(filter, last);
         }

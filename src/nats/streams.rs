@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamByNameErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{
-    Config, Info, RawMessageErrorKind, RetentionPolicy, SubjectTransform as ServerTransform,
+    Config, Info, LastRawMessageErrorKind, RawMessageErrorKind, RetentionPolicy, SubjectTransform as ServerTransform,
 };
 use futures_util::TryStreamExt;
 
@@ -110,36 +110,40 @@ impl Nats {
         })
     }
 
-    /// Up to which sequence, at most `sequence`, no message is younger than `time`. Usually that is one read: messages are stored in the
-    /// order of their times.
+    /// Up to which sequence, at most `sequence`, the stream still has what was stored at `time` or earlier: a stream that has lost its
+    /// newest messages ends before it, or has stored younger ones since. Usually that is one read.
     pub(crate) async fn not_younger(&self, sequence: u64, time: u64) -> Result<u64, Error> {
         if sequence == 0 || time == 0 {
             return Ok(sequence);
         }
         let what = || format!("asking the stream {} how old message {sequence} is", self.stream);
         let stream = self.stream_handle().await?;
-        let found = match stream.get_raw_message(sequence).await {
-            Ok(message) => unix_nanos(message.time),
-            // Nothing is there that could be younger; nor is there before it, or this one would still be there.
-            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => 0,
-            Err(error) => return Err(no_answer(what(), chain(&error))),
+        let stored_at = async |sequence: u64| match stream.get_raw_message(sequence).await {
+            Ok(message) => Ok(Some(unix_nanos(message.time))),
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(no_answer(what(), chain(&error))),
         };
-        if found <= time {
+        if stored_at(sequence).await?.is_some_and(|found| found <= time) {
             return Ok(sequence);
         }
-        let info = self.stream_info().await?;
-        let (mut old, mut young) = (info.state.first_sequence.saturating_sub(1).min(sequence), sequence);
+        // It is younger, it was deleted, or the stream does not come that far any more.
+        let state = self.stream_info().await?.state;
+        let end = sequence.min(state.last_sequence);
+        let first_from = async |sequence: u64| match stream.get_first_raw_message_by_subject(">", sequence).await {
+            Ok(message) => Ok((message.sequence, unix_nanos(message.time))),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok((u64::MAX, 0)),
+            Err(error) => Err(no_answer(what(), chain(&error))),
+        };
+        // Below `young` all are old enough; from `young` to the end none is.
+        let (mut old, mut young) = (state.first_sequence.saturating_sub(1).min(end), end + 1);
         while young - old > 1 {
             let middle = old + (young - old) / 2;
-            let message = stream.get_first_raw_message_by_subject(">", middle).await;
-            let message = message.map_err(|error| no_answer(what(), chain(&error)))?;
-            if message.sequence < young && unix_nanos(message.time) <= time {
-                old = message.sequence;
-            } else {
-                young = middle;
+            match first_from(middle).await? {
+                (found, stored) if found <= end && stored <= time => old = found,
+                _ => young = middle,
             }
         }
-        Ok(old)
+        Ok(if first_from(young).await?.0 <= end { old } else { end })
     }
 
     fn check_subjects(&self, config: &Config) -> Result<(), Error> {

@@ -85,14 +85,14 @@ impl Server {
         (self.stream.publish(Stored { subject, time, id }), time)
     }
 
-    /// Up to which sequence, at most `sequence`, no message is younger than `time`.
+    /// Up to which sequence, at most `sequence`, the stream still has what was stored at `time` or earlier.
     fn not_younger(&self, sequence: u64, time: u64) -> u64 {
-        let younger = |stored: &&Stored| stored.time > time && time > 0;
-        let messages = &self.stream.messages;
-        if messages.get(&sequence).filter(younger).is_none() {
+        if time == 0 {
             return sequence;
         }
-        let first = messages.range(..=sequence).find(|(_, stored)| younger(stored));
+        let sequence = sequence.min(self.stream.last);
+        let mut messages = self.stream.messages.range(..=sequence);
+        let first = messages.find(|(_, stored)| stored.time > time);
         first.map_or(sequence, |(&first, _)| first - 1)
     }
 
