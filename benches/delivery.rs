@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream::{self, consumer::pull, stream};
 use futures_util::StreamExt;
 use jetring::testing::NatsServer;
-use jetring::{Delivery, Failure, Group, RetryPolicy, Settings, Transformed};
+use jetring::{Acks, Delivery, Failure, Group, RetryPolicy, Settings, Transformed};
 use tokio::sync::Notify;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -28,6 +28,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    if !std::env::args().any(|argument| argument == "--bench") {
+        println!("delivery: not measured; cargo bench --bench delivery");
+        return Ok(());
+    }
     let server = NatsServer::builder().own().start().await?;
     let client = server.connect().await?;
     let bench = Bench::new(client).await?;
@@ -36,17 +40,26 @@ async fn main() -> Result<()> {
          nats-server {}, medians of {ROUNDS} rounds",
         server.version()
     );
-    let (mut single, mut lanes, mut poisoned) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut single, mut bare, mut lanes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut poisoned, mut unacked) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         single.push(bench.one_in_flight(round).await?);
-        lanes.push(bench.lanes(round, "clean", None).await?);
-        poisoned.push(bench.lanes(round, "poisoned", Some("k7")).await?);
+        bare.push(bench.bare(round).await?);
+        lanes.push(bench.lanes(round, "clean", None, Acks::Plain).await?);
+        poisoned.push(bench.lanes(round, "poisoned", Some("k7"), Acks::Plain).await?);
+        unacked.push(bench.lanes(round, "unacked", None, Acks::None).await?);
     }
-    let (single, lanes, poisoned) = (median(single), median(lanes), median(poisoned));
+    let (single, bare, lanes) = (median(single), median(bare), median(lanes));
+    let (poisoned, unacked) = (median(poisoned), median(unacked));
     println!("one in flight per partition   {single:>9.0} messages/s");
+    println!("without handlers or order     {bare:>9.0} messages/s   what the client and the server can do here");
     println!(
         "lanes                         {lanes:>9.0} messages/s   {:.1} times as many (at least 20 wanted)",
         lanes / single
+    );
+    println!(
+        "lanes, Acks::None             {unacked:>9.0} messages/s   {:.1} times as many",
+        unacked / single
     );
     println!(
         "lanes, the rest beside poison {poisoned:>9.0} messages/s   {:+.1} % (within 5 % wanted)",
@@ -69,7 +82,7 @@ impl Bench {
     async fn new(client: async_nats::Client) -> Result<Self> {
         let bench = Self { client };
         bench
-            .group("setup", "none")?
+            .group("setup", "none", Acks::Plain)?
             .provision(&bench.client, stream::Config::default())
             .await?;
         let jetstream = jetstream::new(bench.client.clone());
@@ -92,8 +105,9 @@ impl Bench {
         Ok(bench)
     }
 
-    fn group(&self, name: &str, bucket: &str) -> Result<Group> {
+    fn group(&self, name: &str, bucket: &str, acks: Acks) -> Result<Group> {
         let settings = Settings {
+            acks,
             concurrency: CONCURRENCY.try_into()?,
             retry: RetryPolicy {
                 initial: Duration::from_millis(50),
@@ -144,10 +158,50 @@ impl Bench {
         Ok(rate)
     }
 
+    /// Messages per second when they are only pulled and acked: no handler, no order, nothing kept. No way of consuming with acks is
+    /// faster on this machine.
+    async fn bare(&self, round: usize) -> Result<f64> {
+        let jetstream = jetstream::new(self.client.clone());
+        let stream = jetstream.get_stream("BENCH").await?;
+        let mut tasks = tokio::task::JoinSet::new();
+        let mut consumers = Vec::new();
+        for partition in 0..PARTITIONS {
+            let config = pull::Config {
+                durable_name: Some(format!("bare-{round}-{partition}")),
+                filter_subject: format!("bench.{partition}.>"),
+                memory_storage: true,
+                ..pull::Config::default()
+            };
+            consumers.push(stream.create_consumer_strict(config).await?);
+        }
+        let began = Instant::now();
+        for consumer in consumers {
+            tasks.spawn(async move {
+                let mut messages = consumer.messages().await?;
+                let mut left = consumer.cached_info().num_pending;
+                while left > 0
+                    && let Some(message) = messages.next().await
+                {
+                    message?.ack().await?;
+                    left -= 1;
+                }
+                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+            });
+        }
+        while let Some(ended) = tokio::time::timeout(DEADLINE, tasks.join_next()).await? {
+            ended??;
+        }
+        let rate = MESSAGES as f64 / began.elapsed().as_secs_f64();
+        for partition in 0..PARTITIONS {
+            stream.delete_consumer(&format!("bare-{round}-{partition}")).await?;
+        }
+        Ok(rate)
+    }
+
     /// Messages per second of a jetring member, from the first to the last; without those of `poison`, which never succeed.
-    async fn lanes(&self, round: usize, name: &str, poison: Option<&'static str>) -> Result<f64> {
+    async fn lanes(&self, round: usize, name: &str, poison: Option<&'static str>, acks: Acks) -> Result<f64> {
         let name = format!("{name}-{round}");
-        let group = self.group(&name, &name)?;
+        let group = self.group(&name, &name, acks)?;
         let wanted = MESSAGES - poison.map_or(0, |_| MESSAGES / KEYS);
         let progress = Arc::new(Progress::default());
         let own = progress.clone();

@@ -42,7 +42,7 @@ pub enum OnOverrun {
 
 /// How finished messages are acked.
 ///
-/// Neither is what keeps a message from being handled twice: that is the progress record. A lost ack leaves its message in a
+/// None of them is what keeps a message from being handled twice: that is the progress record. A lost ack leaves its message in a
 /// stream that forgets by acks, until it is delivered again, which is after `ack_wait` or when the member's watchdog notices; then
 /// it is acked and not handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,6 +54,12 @@ pub enum Acks {
     /// should not stay a moment longer than they must, over connections that lose things. A confirmation says that *somebody*
     /// has answered: it is no fence.
     Confirmed,
+    /// Not at all: the consumers are made without acks, for streams with limits retention only. This is the fastest way by far, for
+    /// the server as well. What is finished stands in the progress record alone, so a crash repeats all that was finished since
+    /// the last checkpoint, and the consumers' own figures tell how much was delivered, not how much is finished: look at
+    /// [`Status`](crate::Status) for that. Nothing is lost: what was delivered and not finished is delivered again to whoever takes
+    /// over.
+    None,
 }
 
 /// How a failed message is tried again.

@@ -68,7 +68,7 @@ pub enum Error {
     /// The group exists with other settings. Nothing was created or changed.
     #[error(
         "the group {group} has {field} = {found}, but this member wants {wanted}; give the member the group's value, or use \
-         another group name"
+         another group name, as `jetring::docs::protocol` tells under Repartitioning"
     )]
     ConfigMismatch {
         /// The group.

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch::{BatchHandler, Single};
-use crate::config::{FORBIDDEN_IN_STREAM_NAMES, Settings};
+use crate::config::{Acks, FORBIDDEN_IN_STREAM_NAMES, Settings};
 use crate::dead_letters::DeadLetters;
 use crate::driver::{Driver, Listener, Parts, Status};
 use crate::engine::{Change, Engine, EngineSettings, MemberPhase, Stop};
@@ -268,7 +268,7 @@ impl Group {
             max_ranges: settings.max_ranges,
             idle_pull: IDLE_PULL,
             several_filters: self.strategy.needs_discovery(),
-            ack_wait: settings.ack_wait,
+            ack_wait: (settings.acks != Acks::None).then_some(settings.ack_wait),
             inspect_interval: Some(settings.inspect_interval()),
             ack_check_interval: settings.reconcile_interval,
             retry: lanes::Retry {

@@ -24,7 +24,7 @@ use crate::ids::{FencingToken, Partition};
 /// One that blocks its thread cannot be dropped; its partition is not served by anybody else in this process before it ends.
 ///
 /// # Blocking
-/// Blocking work belongs into [`tokio::task::spawn_blocking`] (awaited) or [`tokio::task::block_in_place`]. A handler that blocks
+/// Blocking work belongs into `tokio::task::spawn_blocking` (awaited) or `tokio::task::block_in_place`. A handler that blocks
 /// its thread all the same holds only its own key up, as long as the runtime has another worker thread: heartbeats, moves and other
 /// keys go on after 0.1 s at the latest. Two cases stop the whole member until it is fenced: a runtime with one thread, and a
 /// handler that hands something to the NATS client and blocks before its next `await`, for the task that was to send it then

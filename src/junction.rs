@@ -191,10 +191,6 @@ impl<M: Clone> Junction<M> {
     }
 
     fn reopen(&mut self, now: Time, partition: Partition, filter: &Filter, epoch: Epoch, reason: ReopenReason) {
-        // The time that is kept with the floor tells whether the stream has lost what was finished last.
-        if self.saved.get(&partition) != Some(&self.lanes.changes(partition)) {
-            self.save(now, partition, false);
-        }
         let Some(floor) = self.lanes.floor(partition, filter) else {
             return;
         };

@@ -14,7 +14,7 @@ use crate::lanes::Filter;
 use crate::lanes::Marks;
 
 /// The version of the records that this crate writes, and the newest it reads.
-pub const RECORD_VERSION: u32 = 1;
+pub const RECORD_VERSION: u64 = 1;
 
 /// What a key of the bucket holds, with the revision to compare-and-set against.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub enum RecordError {
         /// The KV key.
         key: String,
         /// The version found.
-        found: u32,
+        found: u64,
     },
     /// The value is not a record at all.
     #[error("the record {key} cannot be read: {reason}; was it written by something other than jetring?")]
@@ -63,13 +63,13 @@ pub enum RecordError {
 /// Only the version: read first, so that a newer record is named as such instead of as malformed.
 #[derive(Deserialize)]
 struct Versioned {
-    v: u32,
+    v: std::num::NonZeroU64,
 }
 
 /// A record with its version in front.
 #[derive(Serialize)]
 struct Tagged<'a, T> {
-    v: u32,
+    v: u64,
     #[serde(flatten)]
     record: &'a T,
 }
@@ -97,6 +97,7 @@ pub fn decode<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, RecordE
         reason: error.to_string(),
     };
     let Versioned { v } = serde_json::from_slice(value).map_err(malformed)?;
+    let v = v.get();
     if v > RECORD_VERSION {
         return Err(RecordError::Newer {
             key: key.to_owned(),
@@ -343,12 +344,17 @@ impl Keys {
     /// What `key` is about; `None` when it is not a key of this group.
     pub fn kind(&self, key: &str) -> Option<KeyKind> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix('.')?;
+        // `+3` and `03` are numbers to Rust, but not what a member writes.
+        let partition = |text: &str| {
+            let partition = Partition(text.parse().ok()?);
+            (partition.to_string() == text).then_some(partition)
+        };
         match rest.split_once('.') {
             None if rest == "config" => Some(KeyKind::Config),
             None if rest == "assignment" => Some(KeyKind::Assignment),
             Some(("members", id)) => Some(KeyKind::Member(MemberId::new(crate::ids::decode(id)?).ok()?)),
-            Some(("claims", partition)) => Some(KeyKind::Claim(Partition(partition.parse().ok()?))),
-            Some(("progress", partition)) => Some(KeyKind::Progress(Partition(partition.parse().ok()?))),
+            Some(("claims", number)) => partition(number).map(KeyKind::Claim),
+            Some(("progress", number)) => partition(number).map(KeyKind::Progress),
             _ => None,
         }
     }

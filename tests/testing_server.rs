@@ -280,6 +280,7 @@ async fn without_any_server_the_error_names_every_way_to_get_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut environment = Environment::from_process();
     environment.server_binary = None;
+    environment.server_version = None;
     // An old one on the path is passed over, not an error.
     script(folder.path(), "nats-server", "echo 'nats-server: v2.9.0'");
     environment.path = Some(folder.path().into());
@@ -304,6 +305,25 @@ async fn without_any_server_the_error_names_every_way_to_get_one() {
 async fn an_exact_version_can_be_asked_for() {
     let server = NatsServer::builder().version("2.10.26").start().await.unwrap();
     assert_eq!(server.version(), ServerVersion::new(2, 10, 26));
+}
+
+#[tokio::test]
+async fn the_environment_can_ask_for_a_version_whatever_is_on_the_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut environment = Environment::from_process();
+    (environment.nats_url, environment.server_binary) = (None, None);
+    script(folder.path(), "nats-server", "echo 'nats-server: v2.99.0'");
+    environment.path = Some(folder.path().into());
+    environment.server_version = Some("2.10.26".to_owned());
+    let server = NatsServer::builder()
+        .environment(environment.clone())
+        .start()
+        .await
+        .unwrap();
+    assert_eq!(server.version(), ServerVersion::new(2, 10, 26));
+    environment.server_version = Some("oldest".to_owned());
+    let error = refused(environment).await;
+    assert!(matches!(error, ServerError::BadVersion { .. }), "{error}");
 }
 
 #[tokio::test]

@@ -75,6 +75,9 @@ impl<H: BatchHandler> Driver<H> {
             Command::Survey(ticket) => {
                 self.answer_within(ticket, usual, false, async move { Reply::Survey(nats.survey().await) });
             }
+            Command::FindReplaced(ticket, filter, mark) => self.answer_within(ticket, usual, false, async move {
+                Reply::Replaced(nats.find_replaced(&filter, mark).await)
+            }),
             Command::InspectConsumer(ticket, name) => self.answer_within(ticket, usual, false, async move {
                 Reply::Consumer(nats.inspect_consumer(&name).await)
             }),

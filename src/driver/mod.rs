@@ -6,7 +6,6 @@
 //!
 //! Nothing is decided here, but in the [junction](crate::junction) of engine and lanes. The loop itself never waits for the server or for a handler: both run in tasks of their own.
 
-mod answers;
 mod commands;
 mod handlers;
 mod status;
@@ -32,6 +31,7 @@ use crate::junction::{Effect, Junction};
 use crate::lanes::{Action, ConsumerView, Delivered, Ended, Filter, Found, ReadId, RunId};
 use crate::names::ConsumerName;
 use crate::nats::Nats;
+use crate::nats::answers::{self, Answer, Confirm};
 use crate::nats::consumers::ConsumerSettings;
 use crate::nats::discovery::{Filters, Horizon};
 use crate::nats::pull::{Ask, Pulled, PulledMessage};
@@ -40,7 +40,6 @@ use crate::nats::records::Records;
 pub(crate) use status::Listener;
 pub use status::Status;
 
-use answers::{Answer, Confirm};
 use handlers::{Lease, Runs};
 use stir::Stir;
 
@@ -345,6 +344,9 @@ impl<H: BatchHandler> Driver<H> {
                     cancel.cancel();
                 }
             }
+            // Nobody waits for them.
+            Action::Ack { .. } | Action::Terminate { .. } | Action::InProgress { .. }
+                if self.parts.settings.acks == Acks::None => {}
             Action::Ack { reply } => self.answer(Answer::Ack(reply)),
             Action::Terminate { reply } => self.answer(Answer::Terminate(reply)),
             Action::InProgress { reply } => self.answer(Answer::InProgress(reply)),

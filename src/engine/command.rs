@@ -4,8 +4,7 @@
 //! exactly one [`Event::Done`](super::Event::Done) or [`Event::Unanswered`](super::Event::Unanswered) with the same ticket.
 
 use crate::ids::{Epoch, FencingToken, Incarnation, MemberId, Partition, Revision};
-use crate::lanes::Filter;
-use crate::lanes::Marks;
+use crate::lanes::{Filter, Mark, Marks};
 use crate::names::ConsumerName;
 use crate::records::{AssignmentRecord, ClaimRecord, MemberRecord, ProgressRecord};
 
@@ -33,10 +32,6 @@ pub struct ConsumerSpec {
     pub filter: Filter,
     /// The first stream sequence it delivers; ignored on a work-queue stream, whose consumers start at what is left.
     pub start: u64,
-    /// The time that is kept with what is finished right before the start. A message there that is younger, or a stream that does not
-    /// come that far, shows that the stream has lost its newest messages: [`CreateFault::Younger`](super::CreateFault::Younger). 0:
-    /// nothing is known.
-    pub finished: u64,
 }
 
 /// One side effect.
@@ -73,6 +68,9 @@ pub enum Command {
     // ---- the stream ----------------------------------------------------------------------------------------------
     /// List the group's consumers on the stream and the filters that have messages.
     Survey(Ticket),
+    /// Ask whether other messages have taken, or are about to take, the place of finished ones of this filter: the lowest sequence at
+    /// or below the mark under which the stream holds, or will hold, a message that is newer than the mark.
+    FindReplaced(Ticket, Filter, Mark),
     /// Ask how far one consumer is.
     InspectConsumer(Ticket, ConsumerName),
     /// Create a consumer, refusing to change one that exists.

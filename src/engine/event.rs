@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::ids::{Epoch, FencingToken, MemberId, Partition, Revision};
-use crate::lanes::Filter;
-use crate::lanes::Marks;
+use crate::lanes::{Filter, Mark, Marks};
 use crate::names::ConsumerName;
 use crate::records::{AssignmentRecord, ClaimRecord, Entry, MemberRecord, ProgressRecord};
 
@@ -36,9 +35,6 @@ pub enum CreateFault {
     /// The server's error 10100: another consumer of a work-queue stream has an overlapping filter.
     #[error("another consumer of the work-queue stream has an overlapping filter: {0}")]
     Overlap(String),
-    /// The stream has only up to this sequence what is finished before the start: nothing was made.
-    #[error("the stream has lost what is finished after sequence {0}")]
-    Younger(u64),
     /// No answer, or a passing fault.
     #[error("{0}")]
     Unknown(String),
@@ -89,7 +85,8 @@ pub struct Survey {
 pub struct Position {
     /// Everything of the filter up to this stream sequence is acked.
     pub ack_floor: u64,
-    /// When the last ack came, in nanoseconds since the Unix epoch: no message up to the floor is younger. 0: not known.
+    /// When the newest ack came, nanoseconds since the Unix epoch: what is acked is older. 0 when the server does not remember, after
+    /// a change of its leader; the ack floor is not used then.
     pub acked_at: u64,
     /// The stream sequence at which the consumer was told to start.
     pub start: u64,
@@ -118,6 +115,8 @@ pub enum Reply {
     Written(Result<Revision, WriteFault>),
     /// To `Survey`.
     Survey(Result<Survey, Fault>),
+    /// To `FindReplaced`.
+    Replaced(Result<Option<u64>, Fault>),
     /// To `InspectConsumer`; `None` only on the server's word (error 10014) that there is no such consumer.
     Consumer(Result<Option<Position>, Fault>),
     /// To `CreateConsumer`.
@@ -192,7 +191,7 @@ pub enum Event {
         /// The epoch that is over.
         epoch: Epoch,
         /// The lanes' floor.
-        floor: u64,
+        floor: Mark,
         /// Why.
         reason: ReopenReason,
     },

@@ -8,8 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::ids::{Epoch, FencingToken, Partition};
-use crate::lanes::Filter;
-use crate::lanes::Mark;
+use crate::lanes::{Filter, Mark};
 use crate::names::ConsumerName;
 use crate::time::Time;
 
@@ -27,6 +26,8 @@ enum FilterStage {
     Start,
     /// The positions of these older consumers are awaited.
     Inspecting(BTreeSet<ConsumerName>),
+    /// Whether the stream still holds what is finished is being asked.
+    Checking,
     /// The own consumer is being created.
     Creating,
     /// The own consumer exists with other settings: is it usable?
@@ -46,12 +47,12 @@ enum FilterStage {
 pub(super) struct FilterSlot {
     stage: FilterStage,
     reopen: u32,
-    /// The first sequence to deliver.
-    start: u64,
-    /// The time kept with what is finished right before it; 0: nothing is known.
-    finished: u64,
+    /// What is finished: the consumer starts behind it.
+    floor: Mark,
     old: BTreeSet<ConsumerName>,
     inspected: bool,
+    /// Whether the stream was found to hold at `floor` what is finished, and not something newer.
+    checked: bool,
     created: bool,
     /// Up to here a member that died may have begun with any message and not have said so. 0: nobody died.
     careful_until: u64,
@@ -59,26 +60,22 @@ pub(super) struct FilterSlot {
     of_the_dead: Option<ConsumerName>,
     /// Whether lanes are open for it.
     in_lanes: bool,
-    /// The stream was seen to end here, before the start: the next consumer has to begin from there.
-    fallen: Option<u64>,
     retry_at: Option<Time>,
 }
 
 impl FilterSlot {
-    /// Everything up to `floor` is finished.
     pub(super) fn new(floor: Mark, old: BTreeSet<ConsumerName>) -> Self {
         Self {
             stage: FilterStage::Start,
             reopen: 0,
-            start: floor.sequence + 1,
-            finished: floor.time,
+            floor,
             old,
             inspected: false,
+            checked: false,
             created: false,
             careful_until: 0,
             of_the_dead: None,
             in_lanes: false,
-            fallen: None,
             retry_at: None,
         }
     }
@@ -103,15 +100,9 @@ impl FilterSlot {
         matches!(self.stage, FilterStage::Open(_))
     }
 
-    /// What is known to be finished ends at `last`. If it is open the lanes have it re-opened.
-    pub(super) fn fall_to(&mut self, last: u64) {
-        if self.start > last + 1 {
-            self.fallen = Some(self.fallen.map_or(last, |before| before.min(last)));
-        }
-    }
-
-    fn has_fallen(&self) -> bool {
-        self.fallen.is_some_and(|last| self.start > last + 1)
+    /// What is finished ends at `last`: the stream has come back with less.
+    pub(super) fn end_at(&mut self, last: u64) {
+        self.floor.sequence = self.floor.sequence.min(last);
     }
 
     /// Since when the consumer is known to exist.
@@ -137,11 +128,6 @@ impl Tenure {
     fn consumer(&self, cx: &Context, partition: Partition, filter: &Filter) -> Option<ConsumerName> {
         let epoch = self.filters.get(filter)?.epoch(self.token);
         Some(ConsumerName::new(&cx.settings.group, partition, filter, epoch))
-    }
-
-    /// What is known to be finished ends at `last`.
-    pub(super) fn fall_to(&mut self, last: u64) {
-        self.filters.values_mut().for_each(|slot| slot.fall_to(last));
     }
 
     /// The claim could not be read: what waits for that tries again later.
@@ -179,6 +165,8 @@ impl PartitionSlot {
         // The position on a work-queue stream is the progress record's alone.
         if has_old && !slot.inspected && (!delete_first || slot.of_the_dead.is_some()) {
             self.inspect(cx, filter);
+        } else if !slot.checked && !delete_first && slot.floor.time > 0 {
+            self.check(cx, filter);
         } else if has_old && (delete_first || slot.created) {
             slot.stage = FilterStage::Confirming;
             self.confirm_claim(cx);
@@ -225,10 +213,11 @@ impl PartitionSlot {
         let done = left.is_empty();
         match result {
             Ok(Some(position)) => {
-                // One that has nothing acked only tells where it was to start, which may be in what the stream has lost since.
-                let known = position.ack_floor >= slot.start && position.ack_floor >= position.start;
-                if cx.settings.retention != Retention::WorkQueue && known {
-                    (slot.start, slot.finished) = (position.ack_floor + 1, position.acked_at);
+                if cx.settings.retention != Retention::WorkQueue && position.acked_at > 0 {
+                    slot.floor.raise(Mark {
+                        sequence: position.ack_floor,
+                        time: position.acked_at,
+                    });
                 }
                 if slot.of_the_dead.as_ref() == Some(name) {
                     slot.careful_until = slot.careful_until.min(position.delivered);
@@ -248,6 +237,39 @@ impl PartitionSlot {
         }
     }
 
+    /// A consumer that starts behind what is finished would skip what a younger stream has stored there since.
+    fn check(&mut self, cx: &mut Context, filter: &Filter) {
+        let Some(slot) = self.filter(filter) else { return };
+        slot.stage = FilterStage::Checking;
+        let floor = slot.floor;
+        self.ask(cx, PartitionAsk::FindReplaced(filter.clone()), |ticket| {
+            Command::FindReplaced(ticket, filter.clone(), floor)
+        });
+    }
+
+    pub(super) fn on_checked(&mut self, cx: &mut Context, filter: &Filter, result: Result<Option<u64>, Fault>) {
+        let Some(slot) = self.filter(filter) else { return };
+        if slot.stage != FilterStage::Checking {
+            return;
+        }
+        match result {
+            Ok(replaced) => {
+                slot.checked = true;
+                if let Some(first) = replaced {
+                    self.forget_from(cx, filter, first);
+                }
+            }
+            Err(fault) => {
+                slot.fail(cx);
+                return self.trouble(
+                    cx,
+                    format!("asking whether what is finished of {filter} is still stored: {fault}"),
+                );
+            }
+        }
+        self.advance(cx, filter);
+    }
+
     fn create(&mut self, cx: &mut Context, filter: &Filter) {
         let partition = self.partition;
         let Some(tenure) = self.tenure() else { return };
@@ -259,13 +281,7 @@ impl PartitionSlot {
         let spec = ConsumerSpec {
             name,
             filter: filter.clone(),
-            start: slot.start,
-            // Elsewhere the consumers are no younger than the stream: they begin with what is left, or are kept where it is.
-            finished: if cx.settings.retention == Retention::Limits {
-                slot.finished
-            } else {
-                0
-            },
+            start: slot.floor.sequence + 1,
         };
         self.ask(cx, PartitionAsk::Create(filter.clone()), |ticket| {
             Command::CreateConsumer(ticket, spec)
@@ -305,7 +321,6 @@ impl PartitionSlot {
                     Command::InspectConsumer(ticket, name)
                 });
             }
-            Err(CreateFault::Younger(last)) => self.on_younger(cx, filter, last),
             Err(CreateFault::Overlap(reason)) => {
                 slot.stage = FilterStage::Overlapped;
                 around.survey.request(cx, partition);
@@ -319,24 +334,6 @@ impl PartitionSlot {
                 self.trouble(cx, format!("creating the consumer {name}: {reason}"));
             }
         }
-    }
-
-    /// The stream has lost its newest messages, and has stored others since under sequences that are known to be finished.
-    fn on_younger(&mut self, cx: &mut Context, filter: &Filter, last: u64) {
-        let partition = self.partition;
-        let Some(tenure) = self.tenure() else { return };
-        if let Some(marks) = tenure.marks.get_mut(filter) {
-            marks.truncate(last);
-        }
-        let Some(slot) = tenure.filters.get_mut(filter) else {
-            return;
-        };
-        (slot.start, slot.finished) = (last + 1, 0);
-        if slot.in_lanes {
-            cx.tell(Command::Truncate(partition, last));
-        }
-        tenure.fall_to(last);
-        self.advance(cx, filter);
     }
 
     /// A consumer of the own epoch is there with other settings: a half-done step of this tenure. It is accepted if it starts
@@ -359,7 +356,7 @@ impl PartitionSlot {
             return;
         }
         match result {
-            Ok(Some(position)) if position.start <= slot.start => slot.created = true,
+            Ok(Some(position)) if position.start <= slot.floor.sequence + 1 => slot.created = true,
             Ok(Some(_)) => {
                 slot.old.insert(name);
                 slot.reopen += 1;
@@ -458,11 +455,6 @@ impl PartitionSlot {
         let Some(slot) = tenure.filters.get_mut(filter) else {
             return;
         };
-        if slot.has_fallen() {
-            self.begin_reopen(cx, filter, ReopenReason::StreamShrunk);
-            return self.advance(cx, filter);
-        }
-        slot.fallen = None;
         slot.stage = FilterStage::Open(cx.now);
         let (epoch, careful_until) = (slot.epoch(token), slot.careful_until);
         let filter = filter.clone();
@@ -475,10 +467,7 @@ impl PartitionSlot {
         } else {
             // What older consumers' ack floors told counts as finished; a work-queue stream has forgotten it anyway.
             if cx.settings.retention != Retention::WorkQueue {
-                marks.raise(Mark {
-                    sequence: slot.start - 1,
-                    time: marks.floor.time.max(slot.finished),
-                });
+                marks.raise(slot.floor);
             }
             tenure.open = true;
             cx.tell(Command::Open {
@@ -498,7 +487,7 @@ impl PartitionSlot {
         cx: &mut Context,
         filter: &Filter,
         epoch: Epoch,
-        floor: u64,
+        floor: Mark,
         reason: ReopenReason,
     ) {
         let Some(tenure) = self.tenure() else { return };
@@ -508,10 +497,7 @@ impl PartitionSlot {
         if !serving || slot.epoch(token) != epoch || !slot.is_open() {
             return;
         }
-        if reason == ReopenReason::StreamShrunk {
-            slot.fall_to(floor);
-        }
-        self.raise_start(filter, floor);
+        slot.floor = floor;
         self.begin_reopen(cx, filter, reason);
         self.pump_filters(cx);
     }
@@ -520,21 +506,11 @@ impl PartitionSlot {
     pub(super) fn reopen_missing(&mut self, cx: &mut Context, filter: &Filter) {
         // What was saved last is finished; without it everything since the tenure began would be delivered again.
         let Some(tenure) = self.tenure() else { return };
-        let saved = tenure.marks.get(filter).map_or(0, |marks| marks.floor.sequence);
-        self.raise_start(filter, saved);
+        let saved = tenure.marks.get(filter).map_or_else(Mark::default, |marks| marks.floor);
+        if let Some(slot) = self.filter(filter) {
+            slot.floor.raise(saved);
+        }
         self.begin_reopen(cx, filter, ReopenReason::Missing);
-    }
-
-    /// A filter is to begin after `floor`, if that is not below where it began before.
-    fn raise_start(&mut self, filter: &Filter, floor: u64) {
-        let Some(tenure) = self.tenure() else { return };
-        let marks = tenure.marks.get(filter);
-        let Some(slot) = tenure.filters.get_mut(filter) else {
-            return;
-        };
-        slot.start = slot.start.max(floor + 1);
-        let known = marks.filter(|marks| marks.floor.sequence + 1 == slot.start);
-        slot.finished = known.map_or(0, |marks| marks.floor.time);
     }
 
     fn begin_reopen(&mut self, cx: &mut Context, filter: &Filter, reason: ReopenReason) {
@@ -551,14 +527,9 @@ impl PartitionSlot {
         slot.old.insert(name);
         // The own marks say more than its ack floor.
         slot.inspected = true;
+        slot.checked = false;
         slot.created = false;
         slot.reopen += 1;
-        if let Some(last) = slot.fallen.take()
-            && slot.start > last + 1
-        {
-            slot.start = last + 1;
-            self.raise_start(filter, last);
-        }
         cx.notify(Change::Reopening {
             partition,
             filter: filter.clone(),

@@ -30,6 +30,7 @@ mod survey;
 mod tenure;
 #[cfg(test)]
 mod tests;
+mod younger;
 
 use std::collections::BTreeMap;
 
@@ -613,6 +614,7 @@ impl PartitionSlot {
             (PartitionAsk::Release, Reply::Written(result)) => self.on_release_written(cx, result),
             (PartitionAsk::Release, Reply::Claim(result)) => self.on_release_read(cx, around, result),
             (PartitionAsk::Confirm, Reply::Claim(result)) => self.on_confirmed(cx, result),
+            (PartitionAsk::FindReplaced(filter), Reply::Replaced(result)) => self.on_checked(cx, &filter, result),
             (PartitionAsk::Inspect(filter, name), Reply::Consumer(result)) => {
                 self.on_inspected(cx, &filter, &name, result);
             }

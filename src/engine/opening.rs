@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::ids::{FencingToken, Revision};
-use crate::lanes::Filter;
-use crate::lanes::Marks;
+use crate::lanes::{Filter, Mark, Marks};
 use crate::names::ConsumerName;
 use crate::records::{Entry, ProgressRecord};
 
@@ -215,7 +214,10 @@ impl PartitionSlot {
         for filter in filters {
             let replaced: BTreeSet<ConsumerName> = old.iter().filter(|name| name.serves(&filter)).cloned().collect();
             old.retain(|name| !replaced.contains(name));
-            let floor = tenure.marks.get(&filter).map(|marks| marks.floor).unwrap_or_default();
+            let floor = tenure
+                .marks
+                .get(&filter)
+                .map_or_else(Mark::default, |marks| marks.floor);
             let mut slot = FilterSlot::new(floor, replaced);
             if let Some(died) = &tenure.died {
                 slot.be_careful(died.token, survey.stream.last_sequence);
@@ -263,7 +265,7 @@ impl PartitionSlot {
 
 /// The marks of a filter of which nothing is finished.
 fn start_marks(start_sequence: u64) -> Marks {
-    Marks::at(crate::lanes::Mark {
+    Marks::at(Mark {
         sequence: start_sequence.saturating_sub(1),
         time: 0,
     })

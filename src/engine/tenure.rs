@@ -173,30 +173,6 @@ impl PartitionSlot {
         });
     }
 
-    /// A routine listing is about to be asked for: what it says of the stream is compared with what was known before.
-    pub(super) fn note_before_survey(&mut self) {
-        let Some(tenure) = self.tenure() else { return };
-        tenure.finished_before_survey = tenure.marks.values().map(Marks::highest).max().unwrap_or(0);
-    }
-
-    /// The stream has come back with less than was known to be finished: the lanes must forget what is beyond its end, or they
-    /// would take its next messages for finished ones.
-    pub(super) fn forget_beyond(&mut self, cx: &mut Context, last: u64) {
-        let partition = self.partition;
-        let Some(tenure) = self.tenure() else { return };
-        if tenure.finished_before_survey <= last {
-            return;
-        }
-        let beyond = |marks: &&mut Marks| marks.highest() > last;
-        tenure
-            .marks
-            .values_mut()
-            .filter(beyond)
-            .for_each(|marks| marks.truncate(last));
-        tenure.fall_to(last);
-        cx.tell(Command::Truncate(partition, last));
-    }
-
     /// The periodic listing, asked for at `asked_at`: consumers that should not be there, or that should and are not.
     pub(super) fn reconcile(&mut self, cx: &mut Context, survey: &Survey, asked_at: Time) {
         let partition = self.partition;

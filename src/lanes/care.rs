@@ -95,7 +95,7 @@ impl<M: Clone> Lanes<M> {
             .tenures
             .get(&partition)
             .and_then(|tenure| tenure.filters.get(filter));
-        if let Some(filter) = id.and_then(|id| self.filters.get_mut(id)) {
+        if let Some(filter) = id.and_then(|id| self.filters.get_mut(*id)) {
             filter.careful_until = until;
         }
     }
@@ -117,7 +117,7 @@ impl<M: Clone> Lanes<M> {
             .flat_map(|tenure| tenure.filters.values().copied())
             .collect();
         for id in ids {
-            let Some(filter) = self.filters.get_mut(&id) else {
+            let Some(filter) = self.filters.get_mut(id) else {
                 continue;
             };
             if absolve(&mut filter.deaths, |death| incarnation.outlives(death)) {
@@ -131,12 +131,12 @@ impl<M: Clone> Lanes<M> {
     fn let_go_on(&mut self, id: FilterId) {
         let lanes: Vec<_> = self
             .filters
-            .get(&id)
+            .get(id)
             .into_iter()
             .flat_map(|filter| filter.keys.values().copied())
             .collect();
         for lane in lanes {
-            let waits_for = self.lanes.get(&lane).and_then(|lane| match &lane.state {
+            let waits_for = self.lanes.get(lane).and_then(|lane| match &lane.state {
                 State::Parked { until: None, burial } => Some(burial.sequence),
                 _ => None,
             });
@@ -149,7 +149,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Whether the first message of a lane may only run alone.
     pub(super) fn is_suspect(&self, id: LaneId) -> bool {
-        let lane = self.lanes.get(&id);
+        let lane = self.lanes.get(id);
         let first = lane.and_then(|lane| Some((lane.filter, lane.first()?)));
         first.is_some_and(|(filter, sequence)| self.must_run_alone(filter, sequence))
     }
@@ -158,7 +158,7 @@ impl<M: Clone> Lanes<M> {
     pub(super) fn must_run_alone(&self, id: FilterId, sequence: u64) -> bool {
         let suspected = self
             .filters
-            .get(&id)
+            .get(id)
             .is_some_and(|filter| filter.deaths_of(sequence) >= FEW);
         suspected || self.is_condemned(id, sequence)
     }
@@ -166,13 +166,13 @@ impl<M: Clone> Lanes<M> {
     fn is_condemned(&self, id: FilterId, sequence: u64) -> bool {
         let most = usize::try_from(self.settings.max_kills.get()).unwrap_or(usize::MAX);
         self.filters
-            .get(&id)
+            .get(id)
             .is_some_and(|filter| filter.deaths_alone(sequence) >= most)
     }
 
     /// Parks a lane whose first message is condemned, or gives that message up, as the settings say. Whether it is.
     pub(super) fn condemn(&mut self, id: LaneId) -> bool {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return false;
         };
         let Some(sequence) = lane.first().filter(|&first| self.is_condemned(lane.filter, first)) else {
@@ -180,7 +180,7 @@ impl<M: Clone> Lanes<M> {
         };
         let alone = self
             .filters
-            .get(&lane.filter)
+            .get(lane.filter)
             .map_or(0, |filter| filter.deaths_alone(sequence));
         let burial = Burial {
             run: RunId(self.next_id()),
@@ -202,7 +202,7 @@ impl<M: Clone> Lanes<M> {
     pub(super) fn start(&mut self, run: Run<M>) {
         let messages = self.runs.get(&run.run).map_or(&[][..], |running| &running.messages);
         let delicate = messages.iter().any(|tried| {
-            let filter = self.filters.get(&tried.filter);
+            let filter = self.filters.get(tried.filter);
             filter.is_some_and(|filter| filter.is_delicate(tried.sequence))
         });
         if !delicate && !run.alone {
@@ -293,10 +293,10 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn prepare_alone(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get(&id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
+        let Some(lane) = self.lanes.get(id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
             return;
         };
-        let Some(partition) = self.filters.get(&lane.filter).map(|filter| filter.partition) else {
+        let Some(partition) = self.filters.get(lane.filter).map(|filter| filter.partition) else {
             return;
         };
         if !self.is_suspect(id) || self.phase(partition) != Some(Phase::Serving) || self.has_leftover(partition) {
@@ -328,7 +328,7 @@ impl<M: Clone> Lanes<M> {
             return;
         }
         for tried in &running.messages {
-            if let Some(filter) = self.filters.get_mut(&tried.filter) {
+            if let Some(filter) = self.filters.get_mut(tried.filter) {
                 filter.alone = false;
             }
         }

@@ -32,7 +32,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Checks the consumer sequence; a gap ends the epoch.
     fn is_next(&mut self, id: FilterId, found: u64) -> bool {
-        let Some(filter) = self.filters.get_mut(&id).filter(|filter| !filter.lost) else {
+        let Some(filter) = self.filters.get_mut(id).filter(|filter| !filter.lost) else {
             return false;
         };
         let expected = filter.expected;
@@ -47,7 +47,7 @@ impl<M: Clone> Lanes<M> {
 
     fn accept(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         self.forget_replaced(id, delivered.stream_sequence, delivered.time);
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let partition = filter.partition;
@@ -72,7 +72,7 @@ impl<M: Clone> Lanes<M> {
 
     /// While a partition drains, nothing new is taken, and the floor passes nothing; but what runs is acked to its latest delivery.
     fn answer_known(&mut self, id: FilterId, delivered: Delivered<M>) {
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let Delivered {
@@ -92,15 +92,14 @@ impl<M: Clone> Lanes<M> {
     /// Delivered again: the ack goes to this reply subject, and `ack_wait` starts anew. If it was being read, it need not be.
     fn refresh(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         let sequence = delivered.stream_sequence;
-        let keep_at = self.keep_after(now);
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let keep_at = self.keep_from(now, id);
+        let Some(entry) = self
+            .filters
+            .get_mut(id)
+            .and_then(|filter| filter.entries.get_mut(&sequence))
+        else {
             return;
         };
-        let Some(entry) = filter.entries.get_mut(&sequence) else {
-            return;
-        };
-        self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
-        self.timers.insert((keep_at, Timer::Keep(id, sequence)));
         entry.keep_at = keep_at;
         entry.reply = delivered.reply;
         entry.read_sequence = delivered.read_sequence;
@@ -119,10 +118,12 @@ impl<M: Clone> Lanes<M> {
     /// A new message joins the lane of its key.
     fn hold(&mut self, now: Time, id: FilterId, delivered: Delivered<M>) {
         let (sequence, bytes) = (delivered.stream_sequence, delivered.bytes);
-        let keep_at = self.keep_after(now);
-        let lane = self.lane_of(id, &delivered.key);
+        let Some(lane) = self.lane_of(id, &delivered.key) else {
+            return;
+        };
+        let keep_at = self.keep_from(now, id);
         let stays = self.join_lane(id, lane, sequence, bytes);
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let entry = Entry {
@@ -141,14 +142,13 @@ impl<M: Clone> Lanes<M> {
             keep_at,
         };
         filter.entries.insert(sequence, entry);
-        self.timers.insert((keep_at, Timer::Keep(id, sequence)));
         self.relieve(id);
         self.settle(lane);
     }
 
     /// Counts a new message with its lane; whether it stays in memory.
     fn join_lane(&mut self, id: FilterId, lane_id: LaneId, sequence: u64, bytes: usize) -> bool {
-        let (Some(lane), Some(filter)) = (self.lanes.get_mut(&lane_id), self.filters.get_mut(&id)) else {
+        let (Some(lane), Some(filter)) = (self.lanes.get_mut(lane_id), self.filters.get_mut(id)) else {
             return false;
         };
         let stays = lane.insert(sequence, bytes, self.settings.lane_depth.get());
@@ -168,20 +168,20 @@ impl<M: Clone> Lanes<M> {
     }
 
     /// The lane of a key; made if it has none.
-    fn lane_of(&mut self, id: FilterId, key: &Arc<str>) -> LaneId {
-        let new = LaneId(self.next_id());
-        let Some(filter) = self.filters.get_mut(&id) else {
-            return new;
-        };
-        let lane = *filter.keys.entry(key.clone()).or_insert(new);
-        self.lanes.entry(lane).or_insert_with(|| Lane::new(id, key.clone()));
-        lane
+    fn lane_of(&mut self, id: FilterId, key: &Arc<str>) -> Option<LaneId> {
+        let filter = self.filters.get_mut(id)?;
+        if let Some(lane) = filter.keys.get(key) {
+            return Some(*lane);
+        }
+        let lane = self.lanes.insert(Lane::new(id, key.clone()));
+        filter.keys.insert(key.clone(), lane);
+        Some(lane)
     }
 
     /// Another message under the sequence of one that is held shows that the stream is younger: the one held is no longer stored
     /// anywhere, and an ack for it would end the other.
     fn forget_replaced(&mut self, id: FilterId, sequence: u64, time: u64) {
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let Some(entry) = filter.entries.remove(&sequence) else {
@@ -204,7 +204,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Parts a lane from a message that it no longer has, whatever it was doing about it.
     fn detach(&mut self, partition: Partition, id: LaneId, sequence: u64) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
         match &lane.state {
@@ -245,12 +245,16 @@ impl<M: Clone> Lanes<M> {
 
     /// Takes a message that is no longer unfinished out of its lane and out of the counts.
     pub(super) fn let_go(&mut self, id: FilterId, sequence: u64, entry: &Entry<M>) {
-        self.timers.remove(&(entry.keep_at, Timer::Keep(id, sequence)));
-        let (Some(lane), Some(filter)) = (self.lanes.get_mut(&entry.lane), self.filters.get_mut(&id)) else {
+        let (Some(lane), Some(filter)) = (self.lanes.get_mut(entry.lane), self.filters.get_mut(id)) else {
             return;
         };
         lane.remove(sequence, entry.bytes);
         self.wanting.insert(id);
+        if filter.entries.is_empty()
+            && let Some(at) = filter.keep_timer.take()
+        {
+            self.timers.remove(&(at, Timer::Keep(id)));
+        }
         if let Body::Spilled = entry.body {
             filter.spilled -= 1;
             if let Some(tenure) = self.tenures.get_mut(&filter.partition) {

@@ -40,7 +40,7 @@ impl<M: Clone> Lanes<M> {
     pub(super) fn next_lane(&mut self, partition: Partition) -> Option<LaneId> {
         let tenure = self.tenures.get_mut(&partition)?;
         while let Some(id) = tenure.line.pop_front() {
-            let Some(lane) = self.lanes.get_mut(&id) else {
+            let Some(lane) = self.lanes.get_mut(id) else {
                 continue;
             };
             lane.lined_up = false;
@@ -58,8 +58,8 @@ impl<M: Clone> Lanes<M> {
         let tenure = self.tenures.get_mut(&partition)?;
         let mut attempts = Vec::with_capacity(messages.len());
         for tried in &messages {
-            let lane = self.lanes.get_mut(&tried.lane)?;
-            let filter = self.filters.get_mut(&tried.filter)?;
+            let lane = self.lanes.get_mut(tried.lane)?;
+            let filter = self.filters.get_mut(tried.filter)?;
             let entry = filter.entries.get(&tried.sequence)?;
             let Body::Held(message) = &entry.body else {
                 return None;
@@ -102,10 +102,10 @@ impl<M: Clone> Lanes<M> {
 
     /// Lines a lane up if it may run, reads what it needs, or drops it if it is of no more use.
     pub(super) fn settle(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
-        let Some(filter) = self.filters.get_mut(&lane.filter) else {
+        let Some(filter) = self.filters.get_mut(lane.filter) else {
             return;
         };
         let partition = filter.partition;
@@ -127,17 +127,17 @@ impl<M: Clone> Lanes<M> {
 
     /// Whether a lane is ready, has its first message in memory, and does not stand in line yet.
     pub(super) fn may_run(&self, id: LaneId) -> bool {
-        let Some(lane) = self.lanes.get(&id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
+        let Some(lane) = self.lanes.get(id).filter(|lane| lane.is_ready() && !lane.lined_up) else {
             return false;
         };
         let entry = lane
             .first()
-            .and_then(|first| self.filters.get(&lane.filter)?.entries.get(&first));
+            .and_then(|first| self.filters.get(lane.filter)?.entries.get(&first));
         entry.is_some_and(|entry| matches!(entry.body, Body::Held(_)))
     }
 
     pub(super) fn line_up(&mut self, partition: Partition, id: LaneId) {
-        if let (Some(lane), Some(tenure)) = (self.lanes.get_mut(&id), self.tenures.get_mut(&partition)) {
+        if let (Some(lane), Some(tenure)) = (self.lanes.get_mut(id), self.tenures.get_mut(&partition)) {
             lane.lined_up = true;
             tenure.line.push_back(id);
             self.line_up_partition(partition);
@@ -169,14 +169,14 @@ impl<M: Clone> Lanes<M> {
 
     /// Forgets a lane and whatever it waits for.
     pub(super) fn drop_lane(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.remove(&id) else {
+        let Some(lane) = self.lanes.remove(id) else {
             return;
         };
         if let Some(due) = lane.due() {
             self.timers.remove(&(due, Timer::Lane(id)));
         }
         if lane.gathers_until.is_some()
-            && let Some(filter) = self.filters.get(&lane.filter)
+            && let Some(filter) = self.filters.get(lane.filter)
             && let Some(tenure) = self.tenures.get_mut(&filter.partition)
         {
             tenure.gathering.remove(&id);

@@ -44,7 +44,7 @@ impl<M: Clone> Lanes<M> {
     /// The first messages of a lane: those in memory that may run together, as far as there is none missing between them.
     pub(super) fn front(&self, id: LaneId, most: usize) -> Vec<Tried> {
         let mut messages = Vec::new();
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return messages;
         };
         for sequence in lane.front(most) {
@@ -68,7 +68,7 @@ impl<M: Clone> Lanes<M> {
     fn is_held(&self, lane: &Lane, sequence: u64) -> bool {
         let entry = self
             .filters
-            .get(&lane.filter)
+            .get(lane.filter)
             .and_then(|filter| filter.entries.get(&sequence));
         entry.is_some_and(|entry| matches!(entry.body, Body::Held(_)))
     }
@@ -79,7 +79,7 @@ impl<M: Clone> Lanes<M> {
             return Vec::new();
         };
         let lanes: Vec<(LaneId, &Lane)> = candidates(tenure)
-            .filter_map(|id| Some((id, self.lanes.get(&id).filter(|lane| lane.is_ready())?)))
+            .filter_map(|id| Some((id, self.lanes.get(id).filter(|lane| lane.is_ready())?)))
             .collect();
         let mut fronts: Vec<_> = lanes.iter().map(|(_, lane)| lane.front(most)).collect();
         let mut heads: BinaryHeap<_> = (0..)
@@ -107,13 +107,13 @@ impl<M: Clone> Lanes<M> {
     fn step_out(&mut self, partition: Partition, messages: &[Tried]) {
         for tried in messages {
             self.gathers_no_longer(partition, tried.lane);
-            if let Some(lane) = self.lanes.get_mut(&tried.lane) {
+            if let Some(lane) = self.lanes.get_mut(tried.lane) {
                 lane.lined_up = false;
             }
         }
         let lanes = &mut self.lanes;
         if let Some(tenure) = self.tenures.get_mut(&partition) {
-            tenure.line.retain(|id| match lanes.get_mut(id) {
+            tenure.line.retain(|id| match lanes.get_mut(*id) {
                 Some(lane) => {
                     lane.lined_up &= lane.is_ready();
                     lane.lined_up
@@ -133,12 +133,12 @@ impl<M: Clone> Lanes<M> {
             self.gathers_no_longer(partition, id);
             return false;
         }
-        let (Some(lane), Some(tenure)) = (self.lanes.get_mut(&id), self.tenures.get_mut(&partition)) else {
+        let (Some(lane), Some(tenure)) = (self.lanes.get_mut(id), self.tenures.get_mut(&partition)) else {
             return true;
         };
         let first = lane
             .first()
-            .and_then(|first| self.filters.get(&lane.filter)?.entries.get(&first));
+            .and_then(|first| self.filters.get(lane.filter)?.entries.get(&first));
         if let (None, Some(first)) = (lane.gathers_until, first) {
             // It may lie in the past, behind a long run: then it is due at once.
             let until = first.since + batch.max_wait;
@@ -152,7 +152,7 @@ impl<M: Clone> Lanes<M> {
     /// Whether there are messages for a whole batch with this lane in it.
     fn is_full(&self, partition: Partition, id: LaneId) -> bool {
         let most = self.settings.batch.max_messages.get();
-        let (Some(lane), Some(tenure)) = (self.lanes.get(&id), self.tenures.get(&partition)) else {
+        let (Some(lane), Some(tenure)) = (self.lanes.get(id), self.tenures.get(&partition)) else {
             return false;
         };
         if tenure.load.held.messages < most {
@@ -164,7 +164,7 @@ impl<M: Clone> Lanes<M> {
             }
             BatchScope::Partition => {
                 let others = candidates(tenure).filter(|&other| other != id);
-                let lanes = others.filter_map(|other| self.lanes.get(&other)).chain([lane]);
+                let lanes = others.filter_map(|other| self.lanes.get(other)).chain([lane]);
                 let mut left = most;
                 // Seldom more lanes than fit into a batch are looked at: each has a message.
                 lanes.filter(|lane| lane.is_ready()).any(|lane| {
@@ -176,7 +176,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     pub(super) fn gathers_no_longer(&mut self, partition: Partition, id: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(&id)
+        if let Some(lane) = self.lanes.get_mut(id)
             && let Some(until) = lane.gathers_until.take()
         {
             self.timers.remove(&(until, Timer::Lane(id)));
@@ -188,7 +188,7 @@ impl<M: Clone> Lanes<M> {
 
     /// A lane has waited for company for long enough. If its first message is not in memory, its turn comes when it is.
     pub(super) fn gathered(&mut self, id: LaneId) {
-        let filter = self.lanes.get(&id).and_then(|lane| self.filters.get(&lane.filter));
+        let filter = self.lanes.get(id).and_then(|lane| self.filters.get(lane.filter));
         let Some(partition) = filter.map(|filter| filter.partition) else {
             return;
         };

@@ -8,9 +8,10 @@ use super::partition::FilterId;
 use super::room::Amount;
 use crate::time::Time;
 
-/// Names a lane. Never used twice, so that a reference that outlived its lane finds nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct LaneId(pub(super) u64);
+slotmap::new_key_type! {
+    /// Names a lane. Never used twice, so that a reference that outlived its lane finds nothing.
+    pub(super) struct LaneId;
+}
 
 /// The unfinished messages of one key, and what is being done about the first of them.
 #[derive(Debug)]

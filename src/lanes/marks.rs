@@ -22,6 +22,16 @@ pub struct Mark {
     pub time: u64,
 }
 
+impl Mark {
+    /// Moves it to a position that is known from elsewhere to be finished. A lower one changes nothing.
+    pub fn raise(&mut self, to: Self) {
+        if to.sequence > self.sequence {
+            self.sequence = to.sequence;
+            self.time = self.time.max(to.time);
+        }
+    }
+}
+
 /// Sequences between which everything of the filter is finished, above the floor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
@@ -88,10 +98,7 @@ impl Marks {
     /// Lifts the floor to a position that is known from elsewhere to be finished, for example the ack floor of an older consumer.
     /// A lower position changes nothing.
     pub fn raise(&mut self, to: Mark) {
-        self.floor = Mark {
-            sequence: self.floor.sequence.max(to.sequence),
-            time: self.floor.time.max(to.time),
-        };
+        self.floor.raise(to);
         self.normalize();
     }
 

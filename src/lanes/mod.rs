@@ -51,6 +51,8 @@ mod watchdog;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use slotmap::SlotMap;
+
 pub use self::action::{
     Action, Attempt, ConsumerView, DeadLetter, Delivered, Ended, Found, Gap, Outcome, Parked, PullEnd, ReadId,
     Reopening, Run, RunId,
@@ -78,8 +80,8 @@ pub struct Lanes<M> {
     settings: Settings,
     seed: u64,
     tenures: BTreeMap<Partition, Tenure>,
-    filters: BTreeMap<FilterId, FilterState<M>>,
-    lanes: BTreeMap<LaneId, Lane>,
+    filters: SlotMap<FilterId, FilterState<M>>,
+    lanes: SlotMap<LaneId, Lane>,
     runs: BTreeMap<RunId, Running>,
     /// Dead letters being stored or waiting to be, with the lane they hold up.
     burials: BTreeMap<RunId, LaneId>,
@@ -130,8 +132,8 @@ impl<M: Clone> Lanes<M> {
             settings,
             seed,
             tenures: BTreeMap::new(),
-            filters: BTreeMap::new(),
-            lanes: BTreeMap::new(),
+            filters: SlotMap::with_key(),
+            lanes: SlotMap::with_key(),
             runs: BTreeMap::new(),
             burials: BTreeMap::new(),
             leftover: BTreeMap::new(),
@@ -141,7 +143,7 @@ impl<M: Clone> Lanes<M> {
             now: Time::ZERO,
             next_look: None,
             wanting: BTreeSet::new(),
-            pulled_last: FilterId(0),
+            pulled_last: FilterId::default(),
             load: Load::default(),
             reads: BTreeMap::new(),
             next_id: 0,
@@ -164,7 +166,7 @@ impl<M: Clone> Lanes<M> {
     /// The filter whose current consumer is the one of `epoch`.
     fn current(&self, partition: Partition, filter: &Filter, epoch: Epoch) -> Option<FilterId> {
         let id = *self.tenures.get(&partition)?.filters.get(filter)?;
-        (self.filters.get(&id)?.epoch == epoch).then_some(id)
+        (self.filters.get(id)?.epoch == epoch).then_some(id)
     }
 
     fn phase(&self, partition: Partition) -> Option<Phase> {

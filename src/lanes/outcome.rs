@@ -40,7 +40,7 @@ impl<M: Clone> Lanes<M> {
     pub(super) fn hand_back(&mut self, running: &Running) {
         for tried in &running.messages {
             self.set_state(tried.lane, State::Ready);
-            if let Some(filter) = self.filters.get_mut(&tried.filter).filter(|_| !tried.replaced) {
+            if let Some(filter) = self.filters.get_mut(tried.filter).filter(|_| !tried.replaced) {
                 filter.started.remove(&tried.sequence);
             }
         }
@@ -81,7 +81,7 @@ impl<M: Clone> Lanes<M> {
 
     /// One more attempt failed; how many that makes.
     fn count_failure(&mut self, tried: &Tried) -> u32 {
-        let Some(filter) = self.filters.get_mut(&tried.filter) else {
+        let Some(filter) = self.filters.get_mut(tried.filter) else {
             return 0;
         };
         let attempts = filter.attempts.entry(tried.sequence).or_default();
@@ -120,10 +120,10 @@ impl<M: Clone> Lanes<M> {
 
     /// Asks for a dead letter to be stored; the lane waits for the answer.
     pub(super) fn bury(&mut self, id: LaneId, burial: Burial) {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
-        let Some(filter) = self.filters.get(&lane.filter) else {
+        let Some(filter) = self.filters.get(lane.filter) else {
             return;
         };
         let (Some(entry), Some(tenure)) = (
@@ -161,11 +161,11 @@ impl<M: Clone> Lanes<M> {
         let Some(&id) = self.burials.get(&run) else {
             return;
         };
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
         let filter = lane.filter;
-        let Some(partition) = self.filters.get(&filter).map(|filter| filter.partition) else {
+        let Some(partition) = self.filters.get(filter).map(|filter| filter.partition) else {
             return;
         };
         // An answer that comes twice finds the lane doing something else.
@@ -206,14 +206,14 @@ impl<M: Clone> Lanes<M> {
     }
 
     pub(super) fn say_parked(&mut self, id: LaneId) {
-        if let Some(parked) = self.lanes.get(&id).and_then(|lane| self.parked(lane)) {
+        if let Some(parked) = self.lanes.get(id).and_then(|lane| self.parked(lane)) {
             self.actions.push_back(Action::Parked(parked));
         }
     }
 
     /// An unfinished message is finished: marks and lane move on. Gives the reply subject of its latest delivery.
     pub(super) fn finish(&mut self, id: FilterId, sequence: u64) -> Option<Arc<str>> {
-        let filter = self.filters.get_mut(&id)?;
+        let filter = self.filters.get_mut(id)?;
         let entry = filter.entries.remove(&sequence)?;
         let partition = filter.partition;
         filter.floor.finish(sequence, entry.time);

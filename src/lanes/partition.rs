@@ -13,9 +13,10 @@ use super::watchdog::Watched;
 use crate::ids::{Epoch, FencingToken, Partition};
 use crate::time::Time;
 
-/// Names one filter in one tenure. Never used twice, so that a reference from an older tenure finds nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FilterId(pub(super) u64);
+slotmap::new_key_type! {
+    /// Names one filter in one tenure. Never used twice, so that a reference from an older tenure finds nothing.
+    pub(super) struct FilterId;
+}
 
 /// How far a tenure is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +114,8 @@ pub(super) struct FilterState<M> {
     pub(super) next_above: Option<usize>,
     /// How many messages may be asked for and not yet delivered: few while nothing comes, more with everything that does.
     pub(super) pace: usize,
+    /// When its timer for in-progress acks is due: it has one while it holds messages.
+    pub(super) keep_timer: Option<Time>,
     pub(super) watched: Watched,
 }
 
@@ -131,7 +134,7 @@ pub(super) struct Entry<M> {
     pub(super) since: Time,
     pub(super) body: Body<M>,
     /// When the next in-progress ack is due.
-    pub(super) keep_at: Time,
+    pub(super) keep_at: Option<Time>,
 }
 
 /// Where the message itself is.
@@ -168,6 +171,7 @@ impl<M> FilterState<M> {
             average_bytes: 0,
             next_above: None,
             pace,
+            keep_timer: None,
             watched: Watched::new(),
         }
     }

@@ -12,6 +12,8 @@
 //! size and not for all there is. A message larger than that ends the request at once; it is then asked for alone and without a
 //! bound, or it would never come.
 
+use std::ops::Bound;
+
 use super::Lanes;
 use super::action::{Action, PullEnd};
 use super::filter::Filter;
@@ -41,7 +43,7 @@ impl<M: Clone> Lanes<M> {
         let Some(id) = self.current(partition, filter, epoch) else {
             return;
         };
-        if let Some(filter) = self.filters.get_mut(&id) {
+        if let Some(filter) = self.filters.get_mut(id) {
             if end.too_large {
                 filter.next_above = filter.next_above.max(Some(end.bytes));
             } else if end.messages > 0 {
@@ -61,7 +63,7 @@ impl<M: Clone> Lanes<M> {
 
     /// A message was delivered.
     pub(super) fn arrived(&mut self, id: FilterId, bytes: usize) {
-        if let Some(filter) = self.filters.get_mut(&id) {
+        if let Some(filter) = self.filters.get_mut(id) {
             filter.next_above = None;
             // Doubles with every request that is delivered in full; the filter's share is the limit.
             filter.pace = filter.pace.saturating_add(1);
@@ -79,11 +81,10 @@ impl<M: Clone> Lanes<M> {
         if self.wanting.is_empty() {
             return;
         }
-        let after = FilterId(self.pulled_last.0 + 1);
         let turn: Vec<_> = self
             .wanting
-            .range(after..)
-            .chain(self.wanting.range(..after))
+            .range((Bound::Excluded(self.pulled_last), Bound::Unbounded))
+            .chain(self.wanting.range(..=self.pulled_last))
             .copied()
             .collect();
         for id in turn {
@@ -104,13 +105,13 @@ impl<M: Clone> Lanes<M> {
 
     /// Nothing is asked for, so that nothing may be expected.
     fn note_starved(&mut self, id: FilterId) {
-        if let Some(filter) = self.filters.get_mut(&id) {
+        if let Some(filter) = self.filters.get_mut(id) {
             filter.watched.starved |= filter.load.outstanding.messages == 0;
         }
     }
 
     fn look(&self, id: FilterId) -> Look {
-        let Some(filter) = self.filters.get(&id).filter(|filter| !filter.lost) else {
+        let Some(filter) = self.filters.get(id).filter(|filter| !filter.lost) else {
             return Look::Content;
         };
         let Some(tenure) = self
@@ -199,7 +200,7 @@ impl<M: Clone> Lanes<M> {
 
     fn ask(&mut self, id: FilterId, messages: usize, bytes: Option<usize>) {
         self.expect(id, Amount::new(messages, bytes.unwrap_or(0)));
-        if let Some(filter) = self.filters.get(&id) {
+        if let Some(filter) = self.filters.get(id) {
             self.actions.push_back(Action::Pull {
                 partition: filter.partition,
                 filter: filter.name.clone(),

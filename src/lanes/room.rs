@@ -75,7 +75,7 @@ impl Load {
 impl<M: Clone> Lanes<M> {
     /// Applies a change to the counts of a filter, its partition, and the member.
     pub(super) fn count(&mut self, id: FilterId, change: impl Fn(&mut Load)) {
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         change(&mut filter.load);
@@ -103,7 +103,7 @@ impl<M: Clone> Lanes<M> {
 
     /// So much is no longer to be expected.
     pub(super) fn give_back(&mut self, id: FilterId, amount: Amount) {
-        let Some(expected) = self.filters.get(&id).map(|filter| filter.load.outstanding) else {
+        let Some(expected) = self.filters.get(id).map(|filter| filter.load.outstanding) else {
             return;
         };
         let mut amount = amount.min(expected);

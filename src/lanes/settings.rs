@@ -30,8 +30,8 @@ pub struct Settings {
     /// Whether a partition can have several filters (`Token`). They share its room, so that each leaves some for filters that are
     /// found later.
     pub several_filters: bool,
-    /// The `ack_wait` of the consumers. A message held longer than half of it is kept by an in-progress ack.
-    pub ack_wait: Duration,
+    /// The `ack_wait` of the consumers. A message held longer than half of it is kept by an in-progress ack. `None`: they await none.
+    pub ack_wait: Option<Duration>,
     /// How often the server is asked about consumers from which messages are awaited and none come. `None`: never about any.
     pub inspect_interval: Option<Duration>,
     /// How often the server is asked whether acks have reached it. Looked at every `inspect_interval`.

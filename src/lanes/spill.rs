@@ -16,7 +16,7 @@ use super::room::Amount;
 impl<M: Clone> Lanes<M> {
     /// Changes what a lane is doing, and counts it as waiting or no longer.
     pub(super) fn set_state(&mut self, id: LaneId, state: State) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
         let waited = lane.is_waiting();
@@ -30,12 +30,12 @@ impl<M: Clone> Lanes<M> {
 
     fn starts_waiting(&mut self, id: LaneId) {
         let since = self.next_id();
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
         lane.waits_since = since;
         let (filter, load) = (lane.filter, lane.load);
-        if let Some(filter) = self.filters.get_mut(&filter) {
+        if let Some(filter) = self.filters.get_mut(filter) {
             filter.waiting = filter.waiting.plus(load);
             filter.spillable.insert((since, id));
         }
@@ -44,10 +44,10 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn stops_waiting(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
-        if let Some(filter) = self.filters.get_mut(&lane.filter) {
+        if let Some(filter) = self.filters.get_mut(lane.filter) {
             filter.waiting = filter.waiting.minus(lane.load);
             filter.spillable.remove(&(lane.waits_since, id));
         }
@@ -55,12 +55,12 @@ impl<M: Clone> Lanes<M> {
 
     /// Spills the waiting lanes of a filter, longest waiting first, until they have no more than half of its share.
     pub(super) fn relieve(&mut self, id: FilterId) {
-        while let Some(filter) = self.filters.get(&id)
+        while let Some(filter) = self.filters.get(id)
             && !self.share(filter).half().covers(filter.waiting)
             && let Some(&(since, lane)) = filter.spillable.first()
         {
             self.spill_down(lane, 1);
-            if let Some(filter) = self.filters.get_mut(&id) {
+            if let Some(filter) = self.filters.get_mut(id) {
                 filter.spillable.remove(&(since, lane));
             }
         }
@@ -68,10 +68,10 @@ impl<M: Clone> Lanes<M> {
 
     /// Leaves so many messages of a waiting lane in memory. They must be at least one, for its first is tried again.
     fn spill_down(&mut self, id: LaneId, depth: usize) {
-        while let Some(lane) = self.lanes.get_mut(&id)
+        while let Some(lane) = self.lanes.get_mut(id)
             && lane.load.messages > depth
             && let Some(sequence) = lane.last_in_memory()
-            && let Some(filter) = self.filters.get_mut(&lane.filter)
+            && let Some(filter) = self.filters.get_mut(lane.filter)
             && let Some(entry) = filter.entries.get_mut(&sequence)
         {
             let spilled = Amount::one(entry.bytes);
@@ -93,7 +93,7 @@ impl<M: Clone> Lanes<M> {
     /// while there is room, so that a lane that catches up does not wait for each.
     pub(super) fn read_ahead(&mut self, id: LaneId) {
         let ahead = (self.settings.lane_depth.get() / 2).max(1);
-        while let Some(lane) = self.lanes.get(&id)
+        while let Some(lane) = self.lanes.get(id)
             && !lane.is_waiting()
             && let Some(sequence) = lane.first_spilled()
             && (lane.load.messages == 0 || (lane.load.messages < ahead && self.has_room(lane.filter)))
@@ -107,7 +107,7 @@ impl<M: Clone> Lanes<M> {
     fn has_room(&self, id: FilterId) -> bool {
         let tenure = self
             .filters
-            .get(&id)
+            .get(id)
             .and_then(|filter| self.tenures.get(&filter.partition));
         let one = Amount::one(1);
         tenure.is_some_and(|tenure| self.bound_of_partition().minus(tenure.load.total()).covers(one))
@@ -116,10 +116,10 @@ impl<M: Clone> Lanes<M> {
 
     fn start_read(&mut self, id: LaneId, sequence: u64) -> bool {
         let read = ReadId(self.next_id());
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return false;
         };
-        let Some(filter) = self.filters.get_mut(&lane.filter) else {
+        let Some(filter) = self.filters.get_mut(lane.filter) else {
             return false;
         };
         let (Some(entry), Some(tenure)) = (
@@ -154,7 +154,7 @@ impl<M: Clone> Lanes<M> {
         let Some((id, sequence)) = self.reads.remove(&read) else {
             return;
         };
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         let Some(entry) = filter.entries.get_mut(&sequence) else {
@@ -171,7 +171,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn gone(&mut self, id: FilterId, lane: LaneId, sequence: u64, ack: bool) {
-        if let (Some(filter), Some(lane)) = (self.filters.get(&id), self.lanes.get(&lane)) {
+        if let (Some(filter), Some(lane)) = (self.filters.get(id), self.lanes.get(lane)) {
             self.actions.push_back(Action::Gone {
                 partition: filter.partition,
                 filter: filter.name.clone(),

@@ -144,23 +144,23 @@ impl<M: Clone> Lanes<M> {
             filters: tenure
                 .filters
                 .values()
-                .filter_map(|id| self.filters.get(id))
+                .filter_map(|id| self.filters.get(*id))
                 .map(filter_status)
                 .collect(),
         })
     }
 
-    /// Everything of the filter up to this sequence is finished. `None` if it is not open.
-    pub fn floor(&self, partition: Partition, filter: &Filter) -> Option<u64> {
+    /// Everything of the filter up to here is finished. `None` if it is not open.
+    pub fn floor(&self, partition: Partition, filter: &Filter) -> Option<Mark> {
         let id = self.tenures.get(&partition)?.filters.get(filter)?;
-        self.filters.get(id).map(|filter| filter.floor.mark().sequence)
+        self.filters.get(*id).map(|filter| filter.floor.mark())
     }
 
     fn stalled(&self, tenure: &Tenure) -> Option<Stalled> {
-        let filters = || tenure.filters.values().filter_map(|id| self.filters.get(id));
+        let filters = || tenure.filters.values().filter_map(|id| self.filters.get(*id));
         if let Some(filter) = filters().find(|filter| self.too_many_ranges(filter)) {
             let (_, first) = filter.entries.first_key_value()?;
-            let key = self.lanes.get(&first.lane)?.key.clone();
+            let key = self.lanes.get(first.lane)?.key.clone();
             return Some(Stalled {
                 why: Stall::Ranges,
                 key,
@@ -179,17 +179,13 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn lanes_of(&self, id: FilterId) -> impl Iterator<Item = &Lane> {
-        let keys = self
-            .filters
-            .get(&id)
-            .into_iter()
-            .flat_map(|filter| filter.keys.values());
-        keys.filter_map(|lane| self.lanes.get(lane))
+        let keys = self.filters.get(id).into_iter().flat_map(|filter| filter.keys.values());
+        keys.filter_map(|lane| self.lanes.get(*lane))
     }
 
     pub(super) fn parked(&self, lane: &Lane) -> Option<Parked> {
         let burial = lane.parked()?;
-        let filter = self.filters.get(&lane.filter)?;
+        let filter = self.filters.get(lane.filter)?;
         Some(Parked {
             partition: filter.partition,
             filter: filter.name.clone(),

@@ -34,16 +34,13 @@ impl<M: Clone> Lanes<M> {
         if tenure.phase != Phase::Serving {
             return;
         }
-        self.next_id += 1;
-        let id = FilterId(self.next_id);
-        tenure.filters.insert(filter.clone(), id);
-        tenure.changes += 1;
         let mut marks = marks;
         marks.normalize();
-        self.filters.insert(
-            id,
-            FilterState::new(partition, filter, epoch, marks, self.settings.idle_pull.get()),
-        );
+        let idle_pull = self.settings.idle_pull.get();
+        let state = FilterState::new(partition, filter.clone(), epoch, marks, idle_pull);
+        let id = self.filters.insert(state);
+        tenure.filters.insert(filter, id);
+        tenure.changes += 1;
         self.wanting.insert(id);
         self.start_watching();
     }
@@ -61,7 +58,7 @@ impl<M: Clone> Lanes<M> {
     }
 
     fn reopen_filter(&mut self, id: FilterId, epoch: Epoch) {
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         if epoch > filter.epoch {
@@ -77,7 +74,7 @@ impl<M: Clone> Lanes<M> {
             .tenures
             .get(&partition)
             .and_then(|tenure| tenure.filters.get(filter));
-        if let Some(state) = id.and_then(|id| self.filters.get_mut(id)) {
+        if let Some(state) = id.and_then(|id| self.filters.get_mut(*id)) {
             state.floor.truncate(last);
             state.forget_from(last.saturating_add(1));
             self.changed(partition);
@@ -174,7 +171,7 @@ impl<M: Clone> Lanes<M> {
             .into_iter()
             .flat_map(|tenure| &tenure.filters);
         filters
-            .filter_map(|(name, id)| Some((name.clone(), self.filters.get(id)?.marks())))
+            .filter_map(|(name, id)| Some((name.clone(), self.filters.get(*id)?.marks())))
             .collect()
     }
 
@@ -213,7 +210,7 @@ impl<M: Clone> Lanes<M> {
         };
         let ids: Vec<_> = tenure.filters.values().copied().collect();
         for id in ids {
-            self.filters.remove(&id);
+            self.filters.remove(id);
             self.wanting.remove(&id);
         }
     }
@@ -228,7 +225,7 @@ impl<M: Clone> Lanes<M> {
         let ids: Vec<_> = tenure.filters.values().copied().collect();
         for id in ids {
             self.give_back_all(id);
-            let Some(filter) = self.filters.get_mut(&id) else {
+            let Some(filter) = self.filters.get_mut(id) else {
                 continue;
             };
             filter.spillable.clear();

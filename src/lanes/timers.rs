@@ -1,4 +1,6 @@
-//! What is due: retries, dead letters to try again, in-progress acks. One queue in order of time, never a scan.
+//! What is due: retries, dead letters to try again, in-progress acks. One queue in order of time.
+
+use std::time::Duration;
 
 use super::Lanes;
 use super::action::Action;
@@ -6,13 +8,13 @@ use super::lane::{LaneId, State};
 use super::partition::{FilterId, Phase};
 use crate::time::Time;
 
-/// Something to be done at a time. Each is taken out when it no longer matters, so that the queue is no longer than what is held.
+/// Something to be done at a time. There are no more of them than lanes and filters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// A lane has waited long enough: for its next attempt, its dead letter, or company in a batch.
     Lane(LaneId),
-    /// A held message needs an in-progress ack.
-    Keep(FilterId, u64),
+    /// Held messages of a filter need in-progress acks.
+    Keep(FilterId),
     /// The watchdog looks at all filters.
     Look,
 }
@@ -32,37 +34,57 @@ impl<M: Clone> Lanes<M> {
             self.timers.pop_first();
             match timer {
                 Timer::Lane(lane) => self.waited(lane),
-                Timer::Keep(filter, sequence) => self.keep(now, filter, sequence),
+                Timer::Keep(filter) => self.keep(now, filter),
                 Timer::Look => self.look_around(now),
             }
         }
     }
 
-    /// When a message delivered or kept now is to be kept again.
-    pub(super) fn keep_after(&self, now: Time) -> Time {
+    /// Half of `ack_wait`. `None`: no acks are awaited.
+    fn half_ack_wait(&self) -> Option<Duration> {
         // Later than now, or `wake` would never come to an end.
-        now + (self.settings.ack_wait / 2).max(std::time::Duration::from_nanos(1))
+        Some((self.settings.ack_wait? / 2).max(Duration::from_nanos(1)))
     }
 
-    fn keep(&mut self, now: Time, id: FilterId, sequence: u64) {
-        let keep_at = self.keep_after(now);
-        let entry = self
-            .filters
-            .get_mut(&id)
-            .and_then(|filter| filter.entries.get_mut(&sequence));
-        if let Some(entry) = entry {
-            entry.keep_at = keep_at;
-            let reply = entry.reply.clone();
-            self.actions.push_back(Action::InProgress { reply });
-            self.timers.insert((keep_at, Timer::Keep(id, sequence)));
+    /// When a message of the filter that is delivered now is to be kept by an in-progress ack. A filter has one timer for all its
+    /// messages: a timer for each would cost more than all else that is done with a message, and hardly one ever falls due.
+    pub(super) fn keep_from(&mut self, now: Time, id: FilterId) -> Option<Time> {
+        let keep_at = now + self.half_ack_wait()?;
+        let filter = self.filters.get_mut(id)?;
+        if filter.keep_timer.is_none() {
+            filter.keep_timer = Some(keep_at);
+            self.timers.insert((keep_at, Timer::Keep(id)));
+        }
+        Some(keep_at)
+    }
+
+    /// Keeps what is due, and what will be before the next look: often enough that nothing waits for longer than half of `ack_wait`,
+    /// and no oftener.
+    fn keep(&mut self, now: Time, id: FilterId) {
+        let (Some(half), Some(filter)) = (self.half_ack_wait(), self.filters.get_mut(id)) else {
+            return;
+        };
+        let next_look = now + half / 4;
+        let mut next = None;
+        for entry in filter.entries.values_mut() {
+            if entry.keep_at.is_some_and(|at| at <= next_look) {
+                entry.keep_at = Some(now + half);
+                let reply = entry.reply.clone();
+                self.actions.push_back(Action::InProgress { reply });
+            }
+            next = next.into_iter().chain(entry.keep_at).min();
+        }
+        filter.keep_timer = next;
+        if let Some(next) = next {
+            self.timers.insert((next, Timer::Keep(id)));
         }
     }
 
     fn waited(&mut self, id: LaneId) {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(lane) = self.lanes.get(id) else {
             return;
         };
-        let partition = self.filters.get(&lane.filter).map(|filter| filter.partition);
+        let partition = self.filters.get(lane.filter).map(|filter| filter.partition);
         // A draining partition starts nothing, dead letters neither: a taker does.
         if partition.and_then(|partition| self.phase(partition)) != Some(Phase::Serving) {
             return;

@@ -174,7 +174,7 @@ impl<M: Clone> Lanes<M> {
         };
         let least = self.settings.inspect_interval.unwrap_or_default() / 2;
         let serving = self.phase(partition) == Some(Phase::Serving);
-        let Some(filter) = self.filters.get_mut(&id).filter(|filter| serving && !filter.lost) else {
+        let Some(filter) = self.filters.get_mut(id).filter(|filter| serving && !filter.lost) else {
             return;
         };
         if filter.watched.last.is_some_and(|last| now.since(last.at) < least) {
@@ -197,7 +197,7 @@ impl<M: Clone> Lanes<M> {
 
     /// Ends the epoch of a filter: nothing more is accepted from its consumer.
     pub(super) fn break_off(&mut self, id: FilterId, reason: Reopening) {
-        let Some(filter) = self.filters.get_mut(&id) else {
+        let Some(filter) = self.filters.get_mut(id) else {
             return;
         };
         filter.lost = true;

@@ -9,14 +9,13 @@ use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::stream::{ConsumerCreateStrictErrorKind, ConsumerErrorKind};
 use futures_util::TryStreamExt;
 
+use crate::config::Acks;
 use crate::engine::{ConsumerSpec, CreateFault, Fault, Position, Retention};
-use crate::error::Error;
 use crate::lanes::ConsumerView;
 use crate::names::ConsumerName;
 
-use super::Nats;
 use super::bucket::chain;
-use super::unix_nanos;
+use super::{Nats, unix_nanos};
 
 /// The server's error codes that mean something to the protocol.
 const CONSUMER_NOT_FOUND: u64 = 10014;
@@ -50,7 +49,11 @@ impl Nats {
         let info = self.consumer_info(name).await?;
         Ok(info.map(|info| Position {
             ack_floor: info.ack_floor.stream_sequence,
-            acked_at: info.ack_floor.last_active.map_or(0, unix_nanos),
+            // Without acks the server takes for acked what it has delivered.
+            acked_at: match info.config.ack_policy {
+                AckPolicy::None => 0,
+                _ => info.ack_floor.last_active.map_or(0, unix_nanos),
+            },
             delivered: info.delivered.stream_sequence,
             start: match info.config.deliver_policy {
                 DeliverPolicy::ByStartSequence { start_sequence } => start_sequence,
@@ -88,13 +91,10 @@ impl Nats {
         spec: &ConsumerSpec,
         settings: ConsumerSettings,
     ) -> Result<(), CreateFault> {
-        let unknown = |error: Error| CreateFault::Unknown(error.to_string());
-        let before = spec.start.saturating_sub(1);
-        let last = self.not_younger(before, spec.finished).await.map_err(unknown)?;
-        if last < before {
-            return Err(CreateFault::Younger(last));
-        }
-        let stream = self.stream_handle().await.map_err(unknown)?;
+        let stream = self
+            .stream_handle()
+            .await
+            .map_err(|error| CreateFault::Unknown(error.to_string()))?;
         match stream
             .create_consumer_strict(self.consumer_config(spec, settings))
             .await
@@ -118,6 +118,7 @@ impl Nats {
             ("jetring-epoch", name.epoch.to_string()),
             (BUCKET, self.bucket.clone()),
         ];
+        let acks = self.acks != Acks::None;
         Config {
             durable_name: Some(name.to_string()),
             filter_subject: spec.filter.to_string(),
@@ -128,10 +129,10 @@ impl Nats {
                     start_sequence: spec.start.max(1),
                 },
             },
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: settings.ack_wait,
+            ack_policy: if acks { AckPolicy::Explicit } else { AckPolicy::None },
+            ack_wait: if acks { settings.ack_wait } else { Duration::ZERO },
             max_deliver: -1,
-            max_ack_pending: self.max_ack_pending,
+            max_ack_pending: if acks { self.max_ack_pending } else { 0 },
             replay_policy: ReplayPolicy::Instant,
             // The truth is in the progress record, or still in a work-queue stream; file state would only cost writes. An interest
             // stream forgets its messages with its consumers, so there they must outlive the server.

@@ -5,20 +5,24 @@
 //!
 //! | file | about |
 //! |---|---|
+//! | `answers` | telling the server what became of its deliveries |
 //! | `bucket` | the KV bucket: read, list, compare-and-set, watch |
 //! | `records` | the typed records on top of it |
 //! | `consumers` | creating, inspecting, listing and deleting consumers |
 //! | `dead_letters` | storing, reading and replaying dead letters |
 //! | `discovery` | which filters have messages |
+//! | `history` | whether the stream still holds what is finished |
 //! | `neighbours` | whether the group's consumers find a place beside others |
 //! | `streams` | whether a stream fits, and provisioning it |
 //! | `prepare` | what is checked and made before a member may enter |
 //! | `pull` | one pull loop per consumer |
 
+pub(crate) mod answers;
 pub(crate) mod bucket;
 pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod discovery;
+mod history;
 mod neighbours;
 pub(crate) mod prepare;
 pub(crate) mod pull;
@@ -32,7 +36,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
 
-use crate::config::Settings;
+use crate::config::{Acks, Settings};
 use crate::error::Error;
 use crate::ids::GroupName;
 use crate::partitioning::Strategy;
@@ -49,6 +53,7 @@ pub(crate) struct Nats {
     pub(crate) strategy: Arc<dyn Strategy>,
     pub(crate) request_timeout: Duration,
     pub(crate) bucket: String,
+    pub(crate) acks: Acks,
     pub(crate) max_ack_pending: i64,
 }
 
@@ -72,6 +77,7 @@ impl Nats {
             strategy,
             request_timeout: settings.request_timeout,
             bucket: settings.bucket.clone(),
+            acks: settings.acks,
             max_ack_pending: settings.max_ack_pending(),
         }
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamByNameErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{
-    Config, Info, LastRawMessageErrorKind, RawMessageErrorKind, RetentionPolicy, SubjectTransform as ServerTransform,
+    Config, Info, RawMessageErrorKind, RetentionPolicy, SubjectTransform as ServerTransform,
 };
 use futures_util::TryStreamExt;
 
-use crate::config::{DeadLetterSettings, StartFrom};
+use crate::config::{Acks, DeadLetterSettings, StartFrom};
 use crate::engine::Retention;
 use crate::error::Error;
 use crate::handler::Message;
@@ -110,42 +110,6 @@ impl Nats {
         })
     }
 
-    /// Up to which sequence, at most `sequence`, the stream still has what was stored at `time` or earlier: a stream that has lost its
-    /// newest messages ends before it, or has stored younger ones since. Usually that is one read.
-    pub(crate) async fn not_younger(&self, sequence: u64, time: u64) -> Result<u64, Error> {
-        if sequence == 0 || time == 0 {
-            return Ok(sequence);
-        }
-        let what = || format!("asking the stream {} how old message {sequence} is", self.stream);
-        let stream = self.stream_handle().await?;
-        let stored_at = async |sequence: u64| match stream.get_raw_message(sequence).await {
-            Ok(message) => Ok(Some(unix_nanos(message.time))),
-            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
-            Err(error) => Err(no_answer(what(), chain(&error))),
-        };
-        if stored_at(sequence).await?.is_some_and(|found| found <= time) {
-            return Ok(sequence);
-        }
-        // It is younger, it was deleted, or the stream does not come that far any more.
-        let state = self.stream_info().await?.state;
-        let end = sequence.min(state.last_sequence);
-        let first_from = async |sequence: u64| match stream.get_first_raw_message_by_subject(">", sequence).await {
-            Ok(message) => Ok((message.sequence, unix_nanos(message.time))),
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok((u64::MAX, 0)),
-            Err(error) => Err(no_answer(what(), chain(&error))),
-        };
-        // Below `young` all are old enough; from `young` to the end none is.
-        let (mut old, mut young) = (state.first_sequence.saturating_sub(1).min(end), end + 1);
-        while young - old > 1 {
-            let middle = old + (young - old) / 2;
-            match first_from(middle).await? {
-                (found, stored) if found <= end && stored <= time => old = found,
-                _ => young = middle,
-            }
-        }
-        Ok(if first_from(young).await?.0 <= end { old } else { end })
-    }
-
     fn check_subjects(&self, config: &Config) -> Result<(), Error> {
         for partition in self.strategy.partitions().iter() {
             let subject = self.strategy.covered_subject(partition);
@@ -194,6 +158,11 @@ impl Nats {
                  and {} partitioning makes one consumer per key; use transformed partitioning or another retention",
                 self.strategy.name()
             )));
+        }
+        if retention != Retention::Limits && self.acks == Acks::None {
+            return Err(self.unsuitable(
+                "it forgets messages by their acks, and the settings say Acks::None; use Acks::Plain or Acks::Confirmed",
+            ));
         }
         if retention == Retention::WorkQueue && start != StartFrom::First {
             return Err(self.unsuitable(

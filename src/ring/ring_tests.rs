@@ -118,9 +118,9 @@ proptest! {
         prop_assert_eq!(ring.members(), other.members());
     }
 
-    /// Scenario S15. With 16 or fewer points on the whole ring nearly all of them collide.
+    /// With 16 or fewer points on the whole ring nearly all of them collide.
     #[test]
-    fn when_points_collide_a_leaver_changes_nothing_between_the_others(
+    fn s15_when_points_collide_a_leaver_changes_nothing_between_the_others(
         seed: u64, bits in 0_u32..5, leaver in 0_usize..12,
     ) {
         let all = ids(0..12);
@@ -158,7 +158,7 @@ proptest! {
 
 /// The planted faults for S15: what `hashring` does by itself when points collide.
 #[test]
-fn hashring_alone_lets_members_disagree_and_removes_bystanders_when_points_collide() {
+fn s15_hashring_alone_lets_members_disagree_and_removes_bystanders_when_points_collide() {
     let build = |list: &mut dyn Iterator<Item = &MemberId>| {
         let mut ring = HashRing::with_hasher(coarse(2));
         list.for_each(|member| ring.add(Plain(member.as_str().to_owned())));

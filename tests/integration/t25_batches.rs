@@ -148,7 +148,8 @@ async fn batches_are_consecutive_and_full_where_there_is_a_backlog() {
         })
         .await;
         world.publish_round(&KEYS, 30).await;
-        let batches = batches(scope, 10, Duration::from_millis(100));
+        // Long enough for the backlog to come in on a busy machine.
+        let batches = batches(scope, 10, Duration::from_millis(700));
         let made = join(&mut world, "a", batches, all_succeed()).await;
         world.await_handled().await;
         world.verdict().exactly_once();

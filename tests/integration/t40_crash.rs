@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::RetentionPolicy::{self, Interest, Limits, WorkQueue};
 
+use jetring::testing::{NatsServer, ServerVersion};
+
 use crate::support::members::work;
 use crate::support::{Kind, Setup, World, eventually};
 
@@ -43,6 +45,24 @@ async fn starts_of(world: &World, id: &str, least: usize) {
         if starts >= least { Ok(()) } else { Err(starts) }
     })
     .await;
+}
+
+/// No server before 2.11 has TTLs, for messages or for the markers of deletions.
+#[tokio::test]
+async fn s24_members_die_on_a_server_without_ttl_markers() {
+    let server = NatsServer::builder().own().version("2.10.26");
+    let mut world = World::start_on(server, Setup::new(Kind::Transformed, Limits).mortal()).await;
+    assert!(world.server().version() < ServerVersion::new(2, 11, 0));
+    for id in ["a", "b"] {
+        world.spawn(id);
+    }
+    world.wait_settled(&["a", "b"]).await;
+    world.publish_round(&KEYS, 5).await;
+    world.kill("a");
+    world.wait_settled(&["b"]).await;
+    world.publish_round(&KEYS, 5).await;
+    world.await_handled().await;
+    world.verdict().at_least_once();
 }
 
 #[tokio::test]

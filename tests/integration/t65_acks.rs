@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::{AckPolicy, Info};
 use async_nats::jetstream::stream::RetentionPolicy::{self, Interest, Limits, WorkQueue};
+use futures_util::TryStreamExt;
 use jetring::{Acks, Group, Settings};
 
 use crate::support::members::work;
@@ -152,5 +154,43 @@ async fn confirmed_acks_are_all_there_when_the_member_has_left() {
             assert_eq!(left(&world).await, 0, "{retention:?}");
         }
         world.verdict().exactly_once();
+    }
+}
+
+#[tokio::test]
+async fn without_acks_handovers_repeat_nothing_and_a_crash_loses_nothing() {
+    let acked = false;
+    let mut world = World::start(
+        Setup {
+            acked,
+            ..Setup::new(Kind::Transformed, Limits)
+        }
+        .mortal(),
+    )
+    .await;
+    let publisher = world.keep_publishing(&KEYS);
+    world.join("a").await;
+    world.publish_round(&KEYS, 5).await;
+    world.join("b").await;
+    world.wait_settled(&["a", "b"]).await;
+    world.publish_round(&KEYS, 5).await;
+    world.leave("a").await;
+    world.wait_settled(&["b"]).await;
+    world.publish_round(&KEYS, 5).await;
+    world.await_handled().await;
+    world.verdict().exactly_once();
+    world.spawn("c");
+    world.wait_settled(&["b", "c"]).await;
+    world.publish_round(&KEYS, 5).await;
+    world.kill("c");
+    world.wait_settled(&["b"]).await;
+    publisher.stop().await;
+    world.await_handled().await;
+    world.verdict().at_least_once();
+    let stream = world.jetstream.get_stream(&world.setup.name).await.unwrap();
+    let consumers: Vec<Info> = stream.consumers().try_collect().await.unwrap();
+    assert!(!consumers.is_empty());
+    for info in consumers {
+        assert_eq!((info.config.ack_policy, info.num_ack_pending), (AckPolicy::None, 0));
     }
 }

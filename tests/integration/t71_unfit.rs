@@ -6,7 +6,7 @@ use async_nats::jetstream::context::KeyValueErrorKind;
 use async_nats::jetstream::kv;
 use async_nats::jetstream::stream::RetentionPolicy::{Interest, Limits, WorkQueue};
 use async_nats::jetstream::stream::{Config, ConsumerLimits, RetentionPolicy};
-use jetring::{DeadLetterSettings, Error, Group, Settings, StartFrom};
+use jetring::{Acks, DeadLetterSettings, Error, Group, Settings, StartFrom};
 
 use crate::support::{Kind, Setup, World};
 
@@ -43,6 +43,21 @@ async fn what_is_refused_is_not_provisioned_first() {
         retention,
         ..Config::default()
     };
+    let unacked = |settings: &mut Settings| settings.acks = Acks::None;
+    for retention in [Interest, WorkQueue] {
+        let mut world = World::start(Setup::new(Kind::Transformed, retention)).await;
+        let group = adjusted(&world, unacked);
+        let error = refused(&mut world, group).await;
+        assert!(error.to_string().contains("Acks::None"), "{error}");
+        assert!(!has_bucket(&world).await);
+        let world = without_stream(Kind::Transformed, Limits).await;
+        let error = adjusted(&world, unacked)
+            .provision(&world.client, retained(retention))
+            .await
+            .unwrap_err();
+        assert!(matches!(&error, Error::StreamUnsuitable { .. }), "{error:?}");
+        assert!(world.jetstream.get_stream(&world.setup.name).await.is_err(), "{error}");
+    }
     let limited = |max_consumers| Config {
         max_consumers,
         ..Config::default()

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::support::eventually;
 
 #[tokio::test]
-async fn members_at_a_leaf_work_in_the_domain_of_the_hub() {
+async fn s44_members_at_a_leaf_work_in_the_domain_of_the_hub() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let hub = NatsServer::builder()
         .jetstream_config("domain: hub")

@@ -64,6 +64,41 @@ async fn messages_of_nearly_a_megabyte_are_delivered_within_little_room() {
     member.leave().await.unwrap();
 }
 
+#[tokio::test]
+async fn s40_a_hundred_thousand_keys_need_no_more_consumers_than_partitions() {
+    const KEYS: usize = 100_000;
+    let world = World::start(Setup::new(Kind::Transformed, RetentionPolicy::Limits)).await;
+    let mut stored = Vec::new();
+    for key in 0..KEYS {
+        let subject = world.setup.subject(&format!("k{key}"));
+        stored.push(world.jetstream.publish(subject, "x".into()).await.unwrap());
+        if stored.len() == 1_000 {
+            for stored in stored.drain(..) {
+                stored.await.unwrap();
+            }
+        }
+    }
+    let (sender, mut handled) = tokio::sync::mpsc::unbounded_channel();
+    let handler = move |delivery: jetring::Delivery| {
+        sender.send(delivery.key().to_owned()).unwrap();
+        async { Ok(()) }
+    };
+    let client = world.client.clone();
+    let mut member = world.setup.group().join(&client, "a", handler).await.unwrap();
+    let mut keys = std::collections::HashSet::new();
+    while keys.len() < KEYS {
+        keys.insert(handled.recv().await.unwrap());
+    }
+    assert_eq!(world.consumers().await.len() as u64, world.setup.partitions);
+    // And a key of which nothing is left costs nothing here either.
+    let status = member
+        .wait_until(|status| status.lanes.partitions.iter().all(|partition| partition.keys == 0))
+        .await
+        .unwrap();
+    assert_eq!(status.serving() as u64, world.setup.partitions);
+    member.leave().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn s16_a_handler_that_blocks_its_thread_stops_neither_heartbeats_nor_other_keys() {
     let mut world = World::start(Setup::new(Kind::Transformed, RetentionPolicy::Limits)).await;

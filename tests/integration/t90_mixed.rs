@@ -6,7 +6,7 @@
 use std::env;
 use std::time::Duration;
 
-use async_nats::jetstream::stream::RetentionPolicy::{self, Limits, WorkQueue};
+use async_nats::jetstream::stream::RetentionPolicy::{Limits, WorkQueue};
 
 use crate::support::{Kind, Setup, World};
 
@@ -122,11 +122,12 @@ impl Course {
     }
 }
 
-async fn course(seed: u64, kind: Kind, retention: RetentionPolicy) {
+async fn course(seed: u64, setup: Setup) {
     let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let seed = number("JETRING_MIXED_SEED").unwrap_or(seed);
     let steps = number("JETRING_MIXED_STEPS").unwrap_or(STEPS);
-    let world = World::start_on_own_server(Setup::new(kind, retention).mortal()).await;
+    let retention = setup.retention;
+    let world = World::start_on_own_server(setup.mortal()).await;
     let publisher = world.keep_publishing(&KEYS);
     let mut course = Course {
         world,
@@ -163,15 +164,28 @@ async fn course(seed: u64, kind: Kind, retention: RetentionPolicy) {
 
 #[tokio::test]
 async fn a_mixed_course_on_a_work_queue() {
-    course(1, Kind::Transformed, WorkQueue).await;
+    course(1, Setup::new(Kind::Transformed, WorkQueue)).await;
 }
 
 #[tokio::test]
 async fn a_mixed_course_on_a_limits_stream() {
-    course(2, Kind::Transformed, Limits).await;
+    course(2, Setup::new(Kind::Transformed, Limits)).await;
+}
+
+#[tokio::test]
+async fn a_mixed_course_without_acks() {
+    let acked = false;
+    course(
+        4,
+        Setup {
+            acked,
+            ..Setup::new(Kind::Transformed, Limits)
+        },
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn a_mixed_course_by_token() {
-    course(3, Kind::Token, WorkQueue).await;
+    course(3, Setup::new(Kind::Token, WorkQueue)).await;
 }

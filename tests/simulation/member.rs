@@ -354,6 +354,7 @@ fn ticket(command: &Command) -> Option<Ticket> {
         | Command::ReadProgress(ticket, ..)
         | Command::WriteProgress(ticket, ..)
         | Command::Survey(ticket)
+        | Command::FindReplaced(ticket, ..)
         | Command::InspectConsumer(ticket, ..)
         | Command::CreateConsumer(ticket, ..)
         | Command::DeleteConsumer(ticket, ..) => Some(*ticket),

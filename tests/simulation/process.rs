@@ -110,7 +110,7 @@ fn lane_settings(course: &Course) -> lanes::Settings {
         max_ranges: NonZeroUsize::new(100).unwrap(),
         idle_pull: NonZeroUsize::new(4).unwrap(),
         several_filters: course.by_key,
-        ack_wait: Duration::from_nanos(ACK_WAIT),
+        ack_wait: Some(Duration::from_nanos(ACK_WAIT)),
         retry: lanes::Retry {
             initial: Duration::from_millis(20),
             max: Duration::from_secs(1),

@@ -6,14 +6,14 @@ use jetring::engine::{
     Command, CreateFault, Event, Position, Prepared, Refusal, Reply, Retention, StreamState, Survey, Ticket,
 };
 use jetring::ids::{GroupName, Partition};
-use jetring::lanes::{ConsumerView, Delivered, Filter, Found};
+use jetring::lanes::{ConsumerView, Delivered, Filter, Found, Mark};
 use jetring::names::ConsumerName;
 
 use crate::consumer::Pull;
 use crate::course::Kind;
 use crate::member::{Input, Of};
 use crate::planted::Plant;
-use crate::stream::{Delivery, NotMade, Stored, Stream};
+use crate::stream::{Delivery, NotMade, Stored, Stream, matches};
 use crate::world::{Happening, Request, World};
 use crate::{ACK_WAIT, MILLI, SECOND};
 
@@ -85,15 +85,15 @@ impl Server {
         (self.stream.publish(Stored { subject, time, id }), time)
     }
 
-    /// Up to which sequence, at most `sequence`, the stream still has what was stored at `time` or earlier.
-    fn not_younger(&self, sequence: u64, time: u64) -> u64 {
-        if time == 0 {
-            return sequence;
-        }
-        let sequence = sequence.min(self.stream.last);
-        let mut messages = self.stream.messages.range(..=sequence);
-        let first = messages.find(|(_, stored)| stored.time > time);
-        first.map_or(sequence, |(&first, _)| first - 1)
+    /// The lowest sequence at or below the mark that has, or will have, a message newer than the mark.
+    fn replaced(&self, filter: &Filter, mark: Mark) -> Option<u64> {
+        let newer = |stored: &Stored| stored.time > mark.time && matches(filter.as_str(), &stored.subject);
+        let mut messages = self.stream.messages.range(..=mark.sequence);
+        let stored = messages
+            .find(|(_, stored)| newer(stored))
+            .map(|(&sequence, _)| sequence);
+        let end = (self.stream.last < mark.sequence).then_some(self.stream.last + 1);
+        stored.into_iter().chain(end).min()
     }
 
     /// The filters that have messages, by partition.
@@ -299,6 +299,7 @@ impl World {
                 }
                 Reply::Written(written)
             }
+            Command::FindReplaced(_, filter, mark) => Reply::Replaced(Ok(self.server.replaced(&filter, mark))),
             Command::Survey(_) => Reply::Survey(Ok(self.survey())),
             Command::InspectConsumer(_, name) => {
                 let stream = &self.server.stream;
@@ -362,10 +363,6 @@ impl World {
     fn create(&mut self, spec: &jetring::engine::ConsumerSpec, sent: u64) -> Result<(), CreateFault> {
         let work_queue = self.server.stream.retention == Retention::WorkQueue;
         let start = (!work_queue).then_some(spec.start.max(1));
-        let last = self.server.not_younger(spec.start.saturating_sub(1), spec.finished);
-        if last + 1 < spec.start && !work_queue {
-            return Err(CreateFault::Younger(last));
-        }
         if self.course.plant == Some(Plant::DeletedBeforeCreated) {
             let older = |name: &&ConsumerName| name.serves(&spec.filter) && **name != spec.name;
             let older: Vec<_> = self.server.stream.consumers.keys().filter(older).cloned().collect();

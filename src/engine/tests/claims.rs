@@ -151,7 +151,7 @@ fn without_a_claim_but_with_a_consumer_of_the_partition_a_full_session_timeout_i
     let mut rig = Rig::new();
     let position = Position {
         ack_floor: 7,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 7,
     };
@@ -169,7 +169,7 @@ fn consumers_from_before_the_bucket_make_every_absent_claim_wait() {
     let mut rig = Rig::new();
     let position = Position {
         ack_floor: 7,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 7,
     };
@@ -191,7 +191,7 @@ fn members_that_start_together_do_not_wait_for_each_others_consumers() {
         .put_claim(Partition(3), Some(claim("b", "b-1", ClaimState::Held)));
     let position = Position {
         ack_floor: 0,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 0,
     };

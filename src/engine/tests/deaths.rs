@@ -56,7 +56,7 @@ fn after(former: Former, retention: Retention) -> Rig {
     rig.server.put_progress(P, ProgressRecord { token, filters });
     let position = Position {
         ack_floor: 40,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 60,
     };

@@ -12,14 +12,17 @@ use crate::lanes::{Mark, Marks};
 use crate::names::ConsumerName;
 use crate::records::ClaimState;
 
-pub(super) const P: Partition = Partition(0);
+const P: Partition = Partition(0);
 
-pub(super) fn finished(floor: u64) -> BTreeMap<crate::lanes::Filter, Marks> {
-    let mark = Mark {
-        sequence: floor,
-        time: floor,
-    };
-    BTreeMap::from([(filter(P), Marks::at(mark))])
+fn finished(floor: u64) -> BTreeMap<crate::lanes::Filter, Marks> {
+    BTreeMap::from([(filter(P), Marks::at(mark(floor)))])
+}
+
+fn mark(sequence: u64) -> Mark {
+    Mark {
+        sequence,
+        time: sequence,
+    }
 }
 
 fn saves(command: &Command) -> bool {
@@ -30,7 +33,7 @@ fn releases(command: &Command) -> bool {
     matches!(command, Command::WriteClaim(_, P, record, _) if record.state == ClaimState::Released)
 }
 
-pub(super) fn creates(command: &Command) -> bool {
+fn creates(command: &Command) -> bool {
     matches!(command, Command::CreateConsumer(_, spec) if spec.name.partition == P)
 }
 
@@ -38,7 +41,7 @@ fn deletes(command: &Command) -> bool {
     matches!(command, Command::DeleteConsumer(_, name) if name.partition == P)
 }
 
-pub(super) fn reopens(command: &Command) -> bool {
+fn reopens(command: &Command) -> bool {
     matches!(command, Command::Reopen { partition: P, .. })
 }
 
@@ -61,7 +64,7 @@ fn giving() -> (Rig, usize) {
     (rig, from)
 }
 
-pub(super) fn epoch(rig: &Rig) -> Epoch {
+fn epoch(rig: &Rig) -> Epoch {
     rig.log
         .iter()
         .rev()
@@ -82,7 +85,7 @@ pub(super) fn reopen(rig: &mut Rig, floor: u64, reason: ReopenReason) {
         partition: P,
         filter: filter(P),
         epoch: epoch(rig),
-        floor,
+        floor: mark(floor),
         reason,
     };
     rig.step(event);
@@ -286,7 +289,7 @@ fn a_reopen_of_an_epoch_that_is_over_changes_nothing() {
         partition: P,
         filter: filter(P),
         epoch: old,
-        floor: 30,
+        floor: mark(30),
         reason: ReopenReason::Missing,
     };
     rig.step(event);
@@ -332,7 +335,7 @@ fn leftover(rig: &mut Rig, token: FencingToken, reopen: u32) -> ConsumerName {
         name.clone(),
         Position {
             ack_floor: 0,
-            acked_at: 0,
+            acked_at: 1_000,
             start: 1,
             delivered: 0,
         },

@@ -73,7 +73,7 @@ fn raises(command: &Command) -> bool {
 }
 
 /// A predecessor has released partition 0; its consumer is still there.
-fn after_release(retention: Retention) -> Rig {
+pub(super) fn after_release(retention: Retention) -> Rig {
     let mut rig = Rig::with(settings(retention));
     let mut released = claim("b", "b-1", ClaimState::Released);
     released.token = FencingToken(OLD);
@@ -81,7 +81,7 @@ fn after_release(retention: Retention) -> Rig {
     rig.server.put_progress(P, progress(OLD, marks(40)));
     let position = Position {
         ack_floor: 50,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 50,
     };
@@ -89,7 +89,7 @@ fn after_release(retention: Retention) -> Rig {
     rig
 }
 
-fn opened(rig: &Rig) -> (Epoch, Marks) {
+pub(super) fn opened(rig: &Rig) -> (Epoch, Marks) {
     rig.log
         .iter()
         .rev()
@@ -105,7 +105,7 @@ fn opened(rig: &Rig) -> (Epoch, Marks) {
         .unwrap()
 }
 
-fn created_starts(rig: &Rig) -> Vec<u64> {
+pub(super) fn created_starts(rig: &Rig) -> Vec<u64> {
     let start = |command: &Command| match command {
         Command::CreateConsumer(_, spec) if spec.name.partition == P => Some(spec.start),
         _ => None,
@@ -236,7 +236,7 @@ fn a_token_at_or_above_ones_own_on_a_consumer_is_raised_above_first() {
     let high = BUCKET_CREATED + 300_000;
     let position = Position {
         ack_floor: 55,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 55,
     };
@@ -291,7 +291,7 @@ fn an_own_consumer_from_a_half_done_step_is_accepted_if_it_starts_early_enough()
         };
         let found = Position {
             ack_floor: start - 1,
-            acked_at: 0,
+            acked_at: 1_000,
             start,
             delivered: start - 1,
         };
@@ -326,7 +326,7 @@ fn an_own_consumer_that_starts_too_late_does_not_move_the_position() {
     };
     let found = Position {
         ack_floor: 89,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 90,
         delivered: 89,
     };
@@ -351,7 +351,7 @@ fn an_overlap_with_ones_own_past_is_swept_and_tried_again() {
     // A zombie's late create.
     let position = Position {
         ack_floor: 0,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 0,
     };
@@ -390,7 +390,7 @@ fn an_overlap_with_a_higher_epoch_deletes_nothing() {
     rig.hold = None;
     let position = Position {
         ack_floor: 0,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 0,
     };
@@ -432,7 +432,7 @@ fn an_answer_about_an_old_consumer_is_not_taken_for_one_about_the_own() {
     let second = name(OLD - 1, 0);
     let position = Position {
         ack_floor: 20,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 20,
     };
@@ -454,7 +454,7 @@ fn an_answer_about_an_old_consumer_is_not_taken_for_one_about_the_own() {
     };
     let found = Position {
         ack_floor: 79,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 80,
         delivered: 79,
     };
@@ -520,7 +520,7 @@ fn a_listing_asked_for_before_the_win_is_not_used_after_it() {
     rig.server.put_claim(P, Some(released));
     let position = Position {
         ack_floor: 50,
-        acked_at: 0,
+        acked_at: 1_000,
         start: 1,
         delivered: 50,
     };

@@ -7,7 +7,7 @@ use crate::engine::{
     WriteFault,
 };
 use crate::ids::{MemberId, Partition, Revision};
-use crate::lanes::Filter;
+use crate::lanes::{Filter, Mark};
 use crate::names::ConsumerName;
 use crate::records::{AssignmentRecord, ClaimRecord, Entry, MemberRecord, ProgressRecord};
 
@@ -33,6 +33,8 @@ pub(super) struct Server {
     pub(super) start_sequence: u64,
     /// The sequence of the stream's newest message.
     pub(super) last_sequence: u64,
+    /// The first message, of every filter, that is newer than whatever was finished.
+    pub(super) newer_from: Option<u64>,
     pub(super) retention: Retention,
     /// Every name a consumer was ever created under.
     pub(super) names: BTreeSet<ConsumerName>,
@@ -75,6 +77,7 @@ impl Server {
             filters: (0..partitions).map(fixed).collect(),
             start_sequence: 1,
             last_sequence: 1_000_000,
+            newer_from: None,
             retention,
             names: BTreeSet::new(),
             hints: Vec::new(),
@@ -189,6 +192,7 @@ impl Server {
                 consumers: self.consumers.keys().cloned().collect(),
                 filters: self.filters.clone(),
             })),
+            Command::FindReplaced(_, _, mark) => Reply::Replaced(Ok(self.find_replaced(mark))),
             Command::InspectConsumer(_, name) => Reply::Consumer(Ok(self.consumers.get(&name).copied())),
             Command::CreateConsumer(_, spec) => Reply::Created(self.create(spec.name, spec.start)),
             Command::DeleteConsumer(_, name) => {
@@ -197,6 +201,12 @@ impl Server {
             }
             other => panic!("{other:?} asks for nothing"),
         }
+    }
+
+    fn find_replaced(&self, mark: Mark) -> Option<u64> {
+        let end = self.last_sequence + 1;
+        let first = self.newer_from.map_or(end, |first| first.min(end));
+        (first <= mark.sequence).then_some(first)
     }
 
     fn create(&mut self, name: ConsumerName, start: u64) -> Result<(), CreateFault> {
@@ -212,7 +222,7 @@ impl Server {
         assert!(self.names.insert(name.clone()), "{name} is created a second time");
         let position = Position {
             ack_floor: start.saturating_sub(1),
-            acked_at: 0,
+            acked_at: 1_000,
             start,
             delivered: start.saturating_sub(1),
         };
@@ -242,6 +252,7 @@ pub(super) fn ticket(command: &Command) -> Option<Ticket> {
         | Command::ReadProgress(ticket, ..)
         | Command::WriteProgress(ticket, ..)
         | Command::Survey(ticket)
+        | Command::FindReplaced(ticket, ..)
         | Command::InspectConsumer(ticket, ..)
         | Command::CreateConsumer(ticket, ..)
         | Command::DeleteConsumer(ticket, ..) => Some(*ticket),

@@ -1,96 +1,102 @@
-//! A stream that has lost its newest messages, and has stored others since.
+//! A stream that holds other messages where finished ones were.
 
-use super::handover::{P, creates, epoch, finished, reopen, reopens};
-use super::rig::{Rig, seconds};
+use super::handover::reopen;
+use super::opening::{after_release, created_starts, opened};
+use super::rig::{Rig, millis, seconds};
 use super::server::filter;
-use crate::engine::{Command, CreateFault, Event, ReopenReason, Reply};
+use crate::engine::{Change, Command, Event, Fault, ReopenReason, Reply, Retention};
+use crate::ids::Partition;
 
-/// The start of the consumer that was asked for last.
-fn start(command: &Command) -> u64 {
-    match command {
-        Command::CreateConsumer(_, spec) => spec.start,
-        other => panic!("{other:?} creates nothing"),
+const P: Partition = Partition(0);
+
+fn checks(command: &Command) -> bool {
+    matches!(command, Command::FindReplaced(_, of, _) if *of == filter(P))
+}
+
+fn told_of_loss(rig: &Rig) -> bool {
+    rig.told(
+        |change| matches!(change, Change::Trouble { partition: P, detail } if detail.contains("has lost messages")),
+    )
+}
+
+#[test]
+fn a_consumer_starts_at_the_first_message_that_took_the_place_of_a_finished_one() {
+    for retention in [Retention::Limits, Retention::Interest] {
+        let mut rig = after_release(retention);
+        rig.server.newer_from = Some(20);
+        let rig = rig.started();
+        assert_eq!(created_starts(&rig), [20]);
+        // What came before is as finished as it was, by its time.
+        assert_eq!(opened(&rig).1.floor.sequence, 19);
+        assert!(told_of_loss(&rig));
     }
 }
 
-fn truncations(rig: &Rig, from: usize) -> Vec<u64> {
-    let truncation = |(_, command): &(_, Command)| match command {
-        Command::Truncate(P, last) => Some(*last),
-        _ => None,
-    };
-    rig.log[from..].iter().filter_map(truncation).collect()
-}
-
-/// A member that serves, has finished up to 30, and has to open again because its consumer is gone.
-fn missing() -> Rig {
-    let mut rig = Rig::serving();
-    rig.step(Event::Checkpoint {
-        partition: P,
-        marks: finished(30),
-        changes: 30,
-        urgent: false,
-    });
-    rig.run();
-    rig.hold = Some(Box::new(creates));
-    reopen(&mut rig, 30, ReopenReason::Missing);
-    rig.run();
-    rig
-}
-
 #[test]
-fn messages_that_are_younger_than_what_is_finished_are_delivered() {
-    let mut rig = missing();
-    let from = rig.log.len();
-    let create = rig.take(creates);
-    let Command::CreateConsumer(_, spec) = &create else {
-        panic!("{create:?}")
-    };
-    let kept = finished(30)[&filter(P)].floor;
-    assert_eq!(
-        (spec.start, spec.finished),
-        (31, kept.time),
-        "what the server is to compare"
-    );
-    rig.reply(&create, Reply::Created(Err(CreateFault::Younger(20))));
-    // The lanes forget it too, and the next attempt begins there.
-    assert_eq!(truncations(&rig, from), [20]);
-    let again = rig.take(creates);
-    assert_eq!(start(&again), 21);
+fn nothing_is_created_before_the_stream_was_asked_and_a_failure_is_asked_again() {
+    let mut rig = after_release(Retention::Limits);
+    rig.hold = Some(Box::new(checks));
+    rig.step(Event::Start);
+    rig.run();
+    rig.advance(seconds(2));
+    assert!(created_starts(&rig).is_empty());
+    let check = rig.take(checks);
+    rig.reply(&check, Reply::Replaced(Err(Fault("no answer".to_owned()))));
+    assert!(created_starts(&rig).is_empty());
+    rig.advance(millis(500));
+    let check = rig.take(checks);
+    rig.lose(&check);
+    rig.advance(millis(500));
     rig.hold = None;
-    rig.answer(&again);
     rig.run();
-    assert_eq!(rig.count_since(from, reopens), 1);
+    assert_eq!(created_starts(&rig), [51]);
+    assert!(!told_of_loss(&rig));
 }
 
 #[test]
-fn a_stream_found_shorter_while_a_filter_is_opened_has_it_opened_again_from_its_end() {
-    let mut rig = missing();
-    let from = rig.log.len();
-    let create = rig.take(creates);
-    rig.server.last_sequence = 10;
-    // The look at the stream that follows a missing consumer is answered before the consumer is made.
+fn a_work_queue_needs_no_asking_for_its_consumers_deliver_whatever_is_left() {
+    let rig = after_release(Retention::WorkQueue).started();
+    assert_eq!(rig.count(checks), 0);
+}
+
+#[test]
+fn nothing_is_asked_about_a_filter_of_which_nothing_is_finished() {
+    let rig = Rig::serving();
+    assert_eq!(rig.count(checks), 0);
+    assert_eq!(created_starts(&rig), [1]);
+}
+
+#[test]
+fn an_ack_floor_of_unknown_time_is_not_used() {
+    let mut rig = after_release(Retention::Limits);
+    for position in rig.server.consumers.values_mut() {
+        position.acked_at = 0;
+    }
+    let rig = rig.started();
+    assert_eq!(created_starts(&rig), [41]);
+    assert_eq!(opened(&rig).1.floor.sequence, 40);
+}
+
+#[test]
+fn a_consumer_opened_high_up_is_opened_again_where_the_stream_has_come_back_to() {
+    let mut rig = after_release(Retention::Limits).started();
+    let (epoch, marks) = opened(&rig);
+    assert_eq!((epoch.reopen, marks.floor.sequence), (0, 50));
+    rig.server.last_sequence = 30;
     rig.advance(seconds(25));
-    assert_eq!(truncations(&rig, from), [10]);
-    rig.hold = None;
-    rig.answer(&create);
+    assert_eq!(rig.count(|command| matches!(command, Command::Truncate(P, 30))), 1);
+    // What the lanes answer to that.
+    reopen(&mut rig, 30, ReopenReason::StreamShrunk);
     rig.run();
-    rig.advance(seconds(1));
-    let last = rig.server.consumers.iter().find(|(name, _)| name.partition == P);
-    assert_eq!(last.map(|(_, position)| position.start), Some(11));
-    assert_eq!(rig.count_since(from, reopens), 1);
+    assert_eq!(created_starts(&rig), [51, 31]);
 }
 
 #[test]
-fn a_shorter_stream_lowers_the_start_of_a_filter_that_was_opened_further_on() {
-    let mut rig = missing();
-    let create = rig.take(creates);
-    rig.hold = None;
-    rig.answer(&create);
-    rig.run();
-    assert_eq!(epoch(&rig).reopen, 1);
-    rig.advance(seconds(1));
-    reopen(&mut rig, 10, ReopenReason::StreamShrunk);
-    rig.run();
-    let found = rig.server.consumers.iter().find(|(name, _)| name.partition == P);
-    assert_eq!(found.map(|(_, position)| position.start), Some(11));
+fn a_consumer_that_is_missed_is_opened_again_where_other_messages_begin() {
+    let mut rig = after_release(Retention::Limits).started();
+    rig.server.newer_from = Some(35);
+    rig.server.consumers.clear();
+    rig.advance(seconds(25));
+    assert_eq!(created_starts(&rig), [51, 35]);
+    assert!(told_of_loss(&rig));
 }

@@ -14,7 +14,7 @@ impl<M: Clone> Lanes<M> {
             let (mut held, mut outstanding, mut spilled) = (Amount::default(), Amount::default(), 0);
             for id in tenure.filters.values() {
                 self.audit_filter(*id);
-                let filter = &self.filters[id];
+                let filter = &self.filters[*id];
                 held = held.plus(filter.load.held);
                 outstanding = outstanding.plus(filter.load.outstanding);
                 spilled += filter.spilled;
@@ -24,24 +24,31 @@ impl<M: Clone> Lanes<M> {
             held_by_member = held_by_member.plus(held);
         }
         assert_eq!(self.load.held, held_by_member);
-        let entries: usize = self.filters.values().map(|filter| filter.entries.len()).sum();
         let due = self.lanes.values().filter(|lane| lane.due().is_some()).count();
-        let timers = self.timers.iter().filter(|(_, timer)| *timer != Timer::Look);
-        assert!(timers.count() <= entries + due, "timers of what is finished");
+        let of_lanes = self.timers.iter().filter(|(_, timer)| matches!(timer, Timer::Lane(_)));
+        assert!(of_lanes.count() <= due, "timers of what is finished");
+        for (id, filter) in &self.filters {
+            let timers = self.timers.iter().filter(|(_, timer)| *timer == Timer::Keep(id));
+            assert!(timers.map(|(at, _)| *at).eq(filter.keep_timer));
+            assert_eq!(
+                filter.keep_timer.is_none(),
+                filter.entries.values().all(|entry| entry.keep_at.is_none())
+            );
+        }
         let burying = |lane: &&crate::lanes::lane::Lane| matches!(lane.state, State::Burying(_));
         let waiting_for_answer: usize = self.tenures.values().map(|tenure| tenure.burying).sum();
         assert_eq!(self.lanes.values().filter(burying).count(), waiting_for_answer);
     }
 
     fn audit_filter(&self, id: crate::lanes::partition::FilterId) {
-        let filter = &self.filters[&id];
+        let filter = &self.filters[id];
         let (mut held, mut waiting, mut spilled) = (Amount::default(), Amount::default(), 0);
         let in_memory = filter
             .entries
             .values()
             .filter(|entry| !matches!(entry.body, Body::Spilled));
         let in_memory = in_memory.fold(Amount::default(), |sum, entry| sum.plus(Amount::one(entry.bytes)));
-        for lane in filter.keys.values().map(|lane| &self.lanes[lane]) {
+        for lane in filter.keys.values().map(|lane| &self.lanes[*lane]) {
             held = held.plus(lane.load);
             spilled += lane.spilled();
             if lane.is_waiting() {

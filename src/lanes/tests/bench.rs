@@ -27,7 +27,7 @@ pub(super) fn settings() -> Settings {
         // Most tests are about bounds and look at full pulls; what idle filters ask for has tests of its own.
         idle_pull: number(100_000),
         several_filters: false,
-        ack_wait: Duration::from_secs(30),
+        ack_wait: Some(Duration::from_secs(30)),
         inspect_interval: None,
         ack_check_interval: Duration::from_secs(20),
         retry: Retry {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::stream::{Config, RetentionPolicy, StorageType};
 use jetring::config::DeadLetterSettings;
 use jetring::partitioning::{Partitions, SubjectPattern};
-use jetring::{Group, RetryPolicy, Settings, StartFrom, Token, Transformed};
+use jetring::{Acks, Group, RetryPolicy, Settings, StartFrom, Token, Transformed};
 use serde::{Deserialize, Serialize};
 
 /// How the stream is partitioned.
@@ -38,6 +38,8 @@ pub(crate) struct Setup {
     pub(crate) concurrency: usize,
     pub(crate) max_held_per_partition: usize,
     pub(crate) start_new: bool,
+    /// Whether finished messages are acked.
+    pub(crate) acked: bool,
     /// Whether what kills its process becomes a dead letter.
     pub(crate) dead_letter_killers: bool,
 }
@@ -60,6 +62,7 @@ impl Setup {
             concurrency: 64,
             max_held_per_partition: 128,
             start_new: false,
+            acked: true,
             dead_letter_killers: false,
         }
     }
@@ -103,6 +106,7 @@ impl Setup {
                 max: Duration::from_millis(200),
                 max_attempts: None,
             },
+            acks: if self.acked { Acks::Plain } else { Acks::None },
             dead_letter_killers: self.dead_letter_killers,
             dead_letters: self.dead_letter_killers.then(|| {
                 let dead = format!("dead-{}", self.name);

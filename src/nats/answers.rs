@@ -21,7 +21,7 @@ const ATTEMPTS: u32 = 5;
 
 /// What the server is told about a delivery.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Ack(Arc<str>),
     Terminate(Arc<str>),
     InProgress(Arc<str>),
@@ -29,16 +29,16 @@ pub(super) enum Answer {
 
 /// How answers are confirmed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Confirm {
+pub(crate) struct Confirm {
     /// How long one confirmation is waited for.
-    pub(super) limit: Duration,
+    pub(crate) limit: Duration,
     /// How long to wait before an answer is sent again.
-    pub(super) pause: Duration,
+    pub(crate) pause: Duration,
 }
 
 /// Sends answers until there are no more. Waiting for a full connection here keeps nobody else waiting; their number is bounded
 /// by what the consumers deliver without acks.
-pub(super) async fn send_answers(
+pub(crate) async fn send_answers(
     client: Client,
     mut answers: mpsc::UnboundedReceiver<Answer>,
     confirm: Option<Confirm>,
