@@ -7,7 +7,7 @@ use jetring::ids::{MemberId, Partition, Revision};
 use jetring::records::{AssignmentRecord, ClaimRecord, Entry, KeyKind, Keys, MemberRecord, ProgressRecord};
 
 use crate::kv::{Kv, Refused};
-use crate::server::group;
+use crate::subjects::group;
 
 /// What a key holds. The config is no more here than the stream it is for.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@
 //! | `scenario`, `scenarios` | courses that are told step by step, each with a name |
 //! | `world`, `clock`, `network`, `faults` | virtual time, and what goes wrong in it |
 //! | `process`, `member` | the members: shipped code and a driver as small as can be |
-//! | `server`, `bucket`, `kv`, `stream`, `consumer` | the simulated server |
+//! | `server`, `bucket`, `kv`, `stream`, `consumer`, `subjects` | the simulated server |
 //! | `conformance` | the simulated server and the real one, on the same random histories |
 //! | `check`, `rest`, `planted` | what must hold, and proof that its checks find what they are for |
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a test that cannot go on has failed
@@ -35,6 +35,7 @@ mod scenarios;
 mod server;
 mod shrink;
 mod stream;
+mod subjects;
 mod world;
 
 use course::Course;
@@ -73,7 +74,7 @@ fn run_every(first: u64) {
         }
         return;
     }
-    let seeds = number("JETRING_SIM_SEEDS").unwrap_or(200);
+    let seeds = number("JETRING_SIM_SEEDS").unwrap_or(300);
     (first..seeds)
         .step_by(3)
         .for_each(|seed| run(&format!("seed {seed}"), &Course::random(seed)));

@@ -15,7 +15,7 @@ use crate::course::Course;
 use crate::member::{Input, Member, Out, patience};
 use crate::planted::Plant;
 use crate::random::Random;
-use crate::server::group;
+use crate::subjects::group;
 use crate::world::{Happening, Request, World};
 use crate::{ACK_WAIT, MILLI, SECOND};
 

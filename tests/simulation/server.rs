@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use jetring::engine::{
     Command, CreateFault, Event, Position, Prepared, Refusal, Reply, Retention, StreamState, Survey, Ticket,
 };
-use jetring::ids::{GroupName, Partition};
-use jetring::lanes::{ConsumerView, Delivered, Filter, Found, Mark};
+use jetring::ids::Partition;
+use jetring::lanes::{ConsumerView, Filter, Found, Mark};
 use jetring::names::ConsumerName;
 
 use crate::consumer::Pull;
 use crate::course::Kind;
 use crate::member::{Input, Of};
 use crate::planted::Plant;
-use crate::stream::{Delivery, NotMade, Stored, Stream, matches};
+use crate::stream::{NotMade, Stored, Stream, matches};
+use crate::subjects::{delivered, filter_of, name_of, parse, partition_of, subject};
 use crate::world::{Happening, Request, World};
 use crate::{ACK_WAIT, MILLI, SECOND};
 
@@ -32,33 +33,6 @@ pub(crate) struct Server {
     pub(crate) redeliveries: BTreeMap<ConsumerName, u64>,
     pub(crate) dead_letters: BTreeSet<u64>,
     pub(crate) refuses_dead_letters_until: u64,
-}
-
-pub(crate) fn group() -> GroupName {
-    GroupName::new("g").unwrap()
-}
-
-fn subject(partition: Partition, key: u64) -> String {
-    format!("t.{partition}.{key}")
-}
-
-/// The filter of the consumer that a message is for.
-pub(crate) fn filter_of(partition: Partition, key: u64, by_key: bool) -> String {
-    if by_key {
-        subject(partition, key)
-    } else {
-        format!("t.{partition}.>")
-    }
-}
-
-/// The partition and the key in a subject.
-pub(crate) fn partition_of(subject: &str) -> (Partition, u64) {
-    let mut tokens = subject.split('.').skip(1).map(|token| token.parse().unwrap());
-    (Partition(tokens.next().unwrap() as u16), tokens.next().unwrap())
-}
-
-fn name_of((partition, filter, epoch): &Of) -> ConsumerName {
-    ConsumerName::new(&group(), *partition, filter, *epoch)
 }
 
 impl Server {
@@ -110,7 +84,7 @@ impl Server {
             .collect();
         let mut filters: BTreeMap<Partition, Vec<Filter>> = BTreeMap::new();
         for subject in subjects.into_iter().filter(|subject| subject.starts_with("t.")) {
-            let of_partition = filters.entry(World::key_of(subject).0).or_default();
+            let of_partition = filters.entry(partition_of(subject).0).or_default();
             of_partition.push(Filter::new(subject));
         }
         filters
@@ -381,27 +355,4 @@ impl World {
             Err(NotMade::Overlap) => Err(CreateFault::Overlap("filtered consumer not unique".to_owned())),
         }
     }
-}
-
-/// A delivery as a member gets it.
-fn delivered(name: &ConsumerName, delivery: &Delivery, by_key: bool) -> Input {
-    let stored = &delivery.stored;
-    let (partition, key) = partition_of(&stored.subject);
-    let filter = Filter::new(filter_of(partition, key, by_key));
-    let delivered = Delivered {
-        stream_sequence: delivery.sequence,
-        read_sequence: delivery.sequence,
-        consumer_sequence: delivery.consumer_sequence,
-        time: stored.time,
-        key: key.to_string().into(),
-        reply: format!("{name} {}", delivery.sequence).into(),
-        bytes: 1,
-        message: stored.id,
-    };
-    Input::Delivered((name.partition, filter, name.epoch), delivered)
-}
-
-fn parse(reply: &str) -> Option<(ConsumerName, u64)> {
-    let (name, sequence) = reply.split_once(' ')?;
-    Some((ConsumerName::parse(name)?, sequence.parse().ok()?))
 }

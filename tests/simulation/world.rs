@@ -14,7 +14,8 @@ use crate::member::{Input, Of};
 use crate::planted::Plant;
 use crate::process::Slot;
 use crate::random::Random;
-use crate::server::{Server, filter_of, partition_of};
+use crate::server::Server;
+use crate::subjects::filter_of;
 use crate::{MILLI, SECOND};
 
 /// Something that will happen.
@@ -226,10 +227,5 @@ impl World {
     /// Whether losing a consumer loses nothing else.
     pub(crate) fn consumers_are_disposable(&self) -> bool {
         self.course.kind != Kind::Interest
-    }
-
-    /// What was stored under a subject belongs to.
-    pub(crate) fn key_of(subject: &str) -> (Partition, u64) {
-        partition_of(subject)
     }
 }
