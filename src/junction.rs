@@ -175,6 +175,11 @@ impl<M: Clone> Junction<M> {
         }
     }
 
+    /// The stream's leader answers, and nobody answers for the consumer.
+    pub fn leaderless(&mut self, partition: Partition, filter: &Filter, epoch: Epoch) {
+        self.lanes.leaderless(partition, filter, epoch);
+    }
+
     /// A handler has ended.
     pub fn ended(&mut self, now: Time, run: RunId, ended: Ended) {
         self.lanes.ended(now, run, ended);
@@ -308,6 +313,7 @@ impl<M: Clone> Junction<M> {
                 let reason = match reason {
                     Reopening::Gap(_) | Reopening::Swallowed { .. } => ReopenReason::Gap,
                     Reopening::Stuck { .. } => ReopenReason::Stuck,
+                    Reopening::Leaderless => ReopenReason::Leaderless,
                     Reopening::LostAcks { .. } => ReopenReason::LostAcks,
                 };
                 self.reopen(now, partition, &filter, epoch, reason);

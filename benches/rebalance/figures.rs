@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::assignment::moves_in;
 use crate::bucket::{self, Writes};
-use crate::checks;
+use crate::checks::{self, Published};
 use crate::clock;
 use crate::history::Handling;
 use crate::pauses::{Handover, Spread, Tenures, Window};
@@ -75,8 +75,9 @@ pub(crate) struct EventFigures {
 
 /// Measures one size.
 pub(crate) fn measure(past: &Past, partitions: u16) -> SizeFigures {
-    let confirmed = past.sent.iter().map(|(key, sent)| (key.clone(), sent.len() as u64));
-    let findings = checks::check(&confirmed.collect(), &past.handlings, None);
+    let published = |sent: &Vec<_>| Published::up_to(sent.len() as u64);
+    let published = past.sent.iter().map(|(key, sent)| (key.clone(), published(sent)));
+    let findings = checks::check(&published.collect(), &past.handlings, &[]);
     let tenures = Tenures::of(&past.handlings, None);
     let rests: Vec<Window> = past.happened.iter().map(|happened| happened.rest).collect();
     let usual_spacing_ms = usual_spacing(&tenures, &rests);

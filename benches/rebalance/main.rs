@@ -20,21 +20,9 @@
 #[allow(dead_code, unused_imports, reason = "the demo uses the rest")]
 #[path = "../../examples/partition_demo/assignment.rs"]
 mod assignment;
-#[allow(dead_code, unused_imports, reason = "the demo uses the rest")]
-#[path = "../../examples/partition_demo/checks.rs"]
-mod checks;
-#[allow(dead_code, reason = "the demo uses the rest")]
-#[path = "../../examples/partition_demo/clock.rs"]
-mod clock;
 #[allow(dead_code, reason = "the demo uses the rest")]
 #[path = "../../examples/partition_demo/fleet.rs"]
 mod fleet;
-#[allow(dead_code, unused_imports, reason = "the demo uses the rest")]
-#[path = "../../examples/partition_demo/history.rs"]
-mod history;
-#[allow(dead_code, unused_imports, reason = "the demo uses the rest")]
-#[path = "../../examples/partition_demo/journal.rs"]
-mod journal;
 #[allow(dead_code, reason = "the demo uses the rest")]
 #[path = "../../examples/partition_demo/member.rs"]
 mod member;
@@ -42,13 +30,15 @@ mod member;
 #[path = "../../examples/partition_demo/pauses.rs"]
 mod pauses;
 #[allow(dead_code, reason = "the demo uses the rest")]
-#[path = "../../examples/partition_demo/publisher.rs"]
-mod publisher;
-#[path = "../../examples/partition_demo/random.rs"]
-mod random;
-#[allow(dead_code, reason = "the demo uses the rest")]
 #[path = "../../examples/partition_demo/stage.rs"]
 mod stage;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "other programs use the rest, and have its tests"
+)]
+#[path = "../../examples/support/mod.rs"]
+mod support;
 
 mod bounds;
 mod bucket;
@@ -70,9 +60,7 @@ use tracing_subscriber::EnvFilter;
 use crate::options::Options;
 use crate::report::Report;
 use crate::stage::Stage;
-
-/// Why the run could not be made. There is nobody who would tell the kinds apart.
-type Fault = Box<dyn std::error::Error + Send + Sync>;
+use crate::support::{Fault, checks, clock, history, journal, publisher, random};
 
 /// What a shell says of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;

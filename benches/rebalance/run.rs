@@ -22,7 +22,7 @@ use crate::history::{self, Handling};
 use crate::journal::{MemberChange, Record};
 use crate::options::Options;
 use crate::pauses::Window;
-use crate::publisher::Publisher;
+use crate::publisher::{Publisher, Traffic};
 use crate::stage::Stage;
 
 /// How long the members may take to serve everything, on top of the session timeout after a crash.
@@ -128,7 +128,14 @@ pub(crate) async fn run(stage: &Stage, options: &Options) -> Result<Past, Fault>
     stage.provision().await?;
     let (spec, partitions) = (&stage.spec, stage.spec.choice.partitions);
     let keys = even_keys(&stage.group, partitions, options.keys_per_partition());
-    let publisher = Publisher::new(&stage.group, &spec.url, &spec.stream, &spec.choice.topic, keys, 1);
+    let traffic = Traffic {
+        stream: spec.stream.clone(),
+        topic: spec.choice.topic.clone(),
+        keys,
+        seed: 1,
+        patience: Traffic::PATIENCE,
+    };
+    let publisher = Publisher::new(&stage.group, &spec.url, traffic);
     let publisher = Arc::new(publisher.await?);
     let mut scene = Scene::new(stage)?;
     for _ in 0..Options::MEMBERS {
@@ -156,7 +163,7 @@ pub(crate) async fn run(stage: &Stage, options: &Options) -> Result<Past, Fault>
     Ok(Past {
         handlings: scene.handlings(),
         fenced: scene.fenced(),
-        sent: publisher.sent().await,
+        sent: publisher.times().await,
         writes: std::mem::take(&mut scene.writes),
         happened,
     })

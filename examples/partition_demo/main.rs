@@ -15,19 +15,17 @@
 //! To read it: `member` is what a service that uses jetring looks like; `scenario` is the story; `checks` and `pauses` decide
 //! how it went, and have tests of their own.
 
+#[allow(dead_code, reason = "other programs use the rest")]
+#[path = "../support/mod.rs"]
+mod support;
+
 mod assignment;
-mod checks;
-mod clock;
 mod fleet;
-mod history;
-mod journal;
 mod measure;
 mod member;
 mod observer;
 mod options;
 mod pauses;
-mod publisher;
-mod random;
 mod scenario;
 mod schedule;
 mod screen;
@@ -48,10 +46,8 @@ use crate::options::Options;
 use crate::schedule::Schedule;
 use crate::screen::Screen;
 use crate::stage::Stage;
+use crate::support::{Fault, checks, clock, history, journal, publisher, random};
 use crate::verdict::Verdict;
-
-/// Why the run could not be made. There is nobody who would tell the kinds apart.
-type Fault = Box<dyn std::error::Error + Send + Sync>;
 
 const FAILED: u8 = 1;
 const NOT_MADE: u8 = 2;

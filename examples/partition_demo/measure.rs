@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jetring::ids::MemberId;
 
 use crate::assignment::{Seen, moves_in};
-use crate::checks;
+use crate::checks::{self, Published};
 use crate::clock;
 use crate::history::{Frozen, Handling};
 use crate::options::Options;
@@ -66,7 +66,10 @@ impl Past {
         options: &Options,
         server_version: String,
     ) -> Verdict {
-        let findings = checks::check(confirmed, &self.handlings, self.frozen);
+        let published = confirmed
+            .iter()
+            .map(|(key, &last)| (key.clone(), Published::up_to(last)));
+        let findings = checks::check(&published.collect(), &self.handlings, self.frozen.as_slice());
         let tenures = Tenures::of(&self.handlings, self.frozen);
         let (mut moves, mut graceful, mut unmoved, mut takeovers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (happened, window) in self.windows() {

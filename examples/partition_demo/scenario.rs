@@ -15,7 +15,7 @@ use crate::measure::{Happened, Past};
 use crate::observer::Observer;
 use crate::options::Options;
 use crate::pauses::Window;
-use crate::publisher::Publisher;
+use crate::publisher::{Publisher, Traffic};
 use crate::schedule::{Event, Schedule};
 use crate::screen::Screen;
 use crate::stage::Stage;
@@ -40,14 +40,14 @@ pub(crate) async fn run(
 ) -> Result<Verdict, Fault> {
     screen.line(&stage.server());
     stage.provision().await?;
-    let publisher = Publisher::new(
-        &stage.group,
-        &stage.spec.url,
-        &stage.spec.stream,
-        &options.topic,
-        (0..options.keys()).map(|number| format!("key-{number}")),
-        options.seed,
-    );
+    let traffic = Traffic {
+        stream: stage.spec.stream.clone(),
+        topic: options.topic.clone(),
+        keys: (0..options.keys()).map(|number| format!("key-{number}")).collect(),
+        seed: options.seed,
+        patience: Traffic::PATIENCE,
+    };
+    let publisher = Publisher::new(&stage.group, &stage.spec.url, traffic);
     let publisher = Arc::new(publisher.await?);
     let fleet = Fleet::new(stage.spec.clone(), folder, options.seed);
     let observer = Observer::new(stage, fleet, publisher.clone(), screen);

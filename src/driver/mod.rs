@@ -68,6 +68,8 @@ pub(crate) enum Input {
     Pulled(Partition, Filter, Epoch, Pulled),
     /// How far a consumer is; `None`: there is none.
     Inspected(Partition, Filter, Epoch, Option<ConsumerView>),
+    /// The stream's leader answers, and nobody answers for the consumer.
+    Leaderless(Partition, Filter, Epoch),
     /// A handler has ended.
     Ended(RunId, Ended),
     /// A dead letter is stored, or could not be.
@@ -248,6 +250,7 @@ impl<H: BatchHandler> Driver<H> {
             Input::Inspected(partition, filter, epoch, view) => {
                 junction.inspected(now, partition, &filter, epoch, view);
             }
+            Input::Leaderless(partition, filter, epoch) => junction.leaderless(partition, &filter, epoch),
             Input::Ended(run, ended) => {
                 self.runs.0.remove(&run);
                 junction.ended(now, run, ended);
@@ -416,7 +419,13 @@ impl<H: BatchHandler> Driver<H> {
                 Ok(view) => {
                     sender.send(Input::Inspected(partition, filter, epoch, view)).ok();
                 }
-                Err(fault) => tracing::debug!(%fault, %name, "a consumer could not be inspected"),
+                Err(fault) => {
+                    tracing::debug!(%fault, %name, "a consumer could not be inspected");
+                    // When nothing answers there is no telling whose fault it is.
+                    if nats.stream_info().await.is_ok() {
+                        sender.send(Input::Leaderless(partition, filter, epoch)).ok();
+                    }
+                }
             }
         });
     }

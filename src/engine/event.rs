@@ -147,6 +147,8 @@ pub enum ReopenReason {
     Stuck,
     /// Acks did not reach the server; what they were for is acked again when it is delivered again.
     LostAcks,
+    /// Nobody answers for the consumer although the stream's leader answers: the server that has it is away.
+    Leaderless,
     /// The stream has come back with less than is finished: its next messages bear sequences that were used before.
     StreamShrunk,
 }

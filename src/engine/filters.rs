@@ -19,6 +19,10 @@ use super::partition::{PartitionSlot, Surroundings};
 use super::status::Change;
 use super::tenure::{Step, Tenure};
 
+/// How often the server may fail to answer for one consumer, while it lets the tenure go on, before the consumer is taken to have no
+/// leader: the only server that has it is away, for as long as that takes.
+const UNANSWERED: u32 = 2;
+
 /// How far a filter is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum FilterStage {
@@ -61,6 +65,8 @@ pub(super) struct FilterSlot {
     /// Whether lanes are open for it.
     in_lanes: bool,
     retry_at: Option<Time>,
+    /// How often in a row asking about a consumer, or creating one, was not answered.
+    unanswered: u32,
 }
 
 impl FilterSlot {
@@ -77,6 +83,7 @@ impl FilterSlot {
             of_the_dead: None,
             in_lanes: false,
             retry_at: None,
+            unanswered: 0,
         }
     }
 
@@ -115,6 +122,15 @@ impl FilterSlot {
 
     pub(super) fn deadline(&self, _cx: &Context) -> Option<Time> {
         self.retry_at
+    }
+
+    /// Leaves a consumer of the own epoch that is of no use, and takes the next re-open count.
+    fn pass_over(&mut self, name: ConsumerName) {
+        self.old.insert(name);
+        self.reopen += 1;
+        // Nobody has pulled from it, so it knows of no position: its ack floor is merely where it starts.
+        self.inspected = true;
+        self.stage = FilterStage::Start;
     }
 
     fn fail(&mut self, cx: &Context) {
@@ -226,12 +242,16 @@ impl PartitionSlot {
             Ok(None) => {
                 slot.old.remove(name);
             }
-            Err(fault) => {
+            Err(fault) if slot.unanswered < UNANSWERED => {
+                slot.unanswered += 1;
                 slot.fail(cx);
                 return self.trouble(cx, format!("asking how far {name} is: {fault}"));
             }
+            // Without a leader it tells nobody. It is deleted all the same, and the progress says enough: more may be repeated.
+            Err(_) => {}
         }
         if done {
+            slot.unanswered = 0;
             slot.inspected = true;
             self.advance(cx, filter);
         }
@@ -307,6 +327,7 @@ impl PartitionSlot {
         match result {
             Ok(()) => {
                 slot.created = true;
+                slot.unanswered = 0;
                 let again = slot.reopen > 0;
                 self.advance(cx, filter);
                 if again {
@@ -330,6 +351,12 @@ impl PartitionSlot {
                 });
             }
             Err(CreateFault::Unknown(reason)) => {
+                slot.unanswered += 1;
+                // It may be there, on a server that is away. Another name gets another place. The powers keep the names few while none
+                // can be created at all.
+                if slot.unanswered >= UNANSWERED && slot.unanswered.is_power_of_two() {
+                    slot.pass_over(name.clone());
+                }
                 slot.fail(cx);
                 self.trouble(cx, format!("creating the consumer {name}: {reason}"));
             }
@@ -357,14 +384,14 @@ impl PartitionSlot {
         }
         match result {
             Ok(Some(position)) if position.start <= slot.floor.sequence + 1 => slot.created = true,
-            Ok(Some(_)) => {
-                slot.old.insert(name);
-                slot.reopen += 1;
-                // Nobody has pulled from it, so it knows of no position: its ack floor is merely where it starts.
-                slot.inspected = true;
-            }
+            Ok(Some(_)) => slot.pass_over(name),
             Ok(None) => {}
+            Err(_) if slot.unanswered >= UNANSWERED => {
+                slot.unanswered = 0;
+                slot.pass_over(name);
+            }
             Err(fault) => {
+                slot.unanswered += 1;
                 slot.fail(cx);
                 return self.trouble(cx, format!("asking how far {name} is: {fault}"));
             }

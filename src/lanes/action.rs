@@ -329,6 +329,8 @@ pub enum Reopening {
         /// How many.
         pending: u64,
     },
+    /// Nobody answers for it, although the stream is there.
+    Leaderless,
     /// Acks did not reach the server.
     LostAcks {
         /// How many acks it still awaits, those of unfinished messages included.

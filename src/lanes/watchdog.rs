@@ -6,6 +6,8 @@
 //! - it has delivered more than has arrived, the same both times, and nothing came between: the last delivery was **swallowed**;
 //! - it has messages and has delivered nothing, while it was asked for some all the time: it is **stuck**. If its successor is too,
 //!   that one gets twice the time, so that a server which is only slow comes to deliver;
+//! - nobody answered for it both times, although the stream's leader did, and nothing came between: it is **leaderless**. The server
+//!   that has it is away, perhaps for long;
 //! - its ack floor is below what was finished at the time of the first answer, or nothing happened between and it awaits more acks than
 //!   there are unfinished messages: **acks were lost**. They would count against the consumer's `max_ack_pending`, and keep messages in
 //!   a stream that forgets by acks.
@@ -36,8 +38,10 @@ pub(super) struct Watched {
     pub(super) starved: bool,
     /// For how many answers in a row the consumer has looked stuck.
     stuck: u32,
-    /// So many are needed. Doubles with every consumer that was stuck, until one delivers.
+    /// So many are needed. Doubles with every consumer that was stuck or leaderless, until one delivers.
     patience: u32,
+    /// For how many looks in a row nobody has answered, and how many deliveries had been accepted then.
+    unanswered: (u32, u64),
 }
 
 /// What was known here when the server answered, and what it said.
@@ -62,6 +66,7 @@ impl Watched {
             starved: false,
             stuck: 0,
             patience: 1,
+            unanswered: (0, 0),
         }
     }
 
@@ -80,8 +85,26 @@ impl Watched {
         self.patience = 1;
     }
 
+    /// Nobody has answered: whether that is enough to give the consumer up.
+    fn is_leaderless(&mut self, seen: u64) -> bool {
+        let (count, before) = self.unanswered;
+        let count = if before == seen { count + 1 } else { 1 };
+        self.unanswered = (count, seen);
+        let given_up = count > self.patience;
+        if given_up {
+            self.be_more_patient();
+        }
+        given_up
+    }
+
+    /// A server that is only slow has to come to deliver.
+    fn be_more_patient(&mut self) {
+        self.patience = (self.patience * 2).min(MOST_PATIENCE);
+    }
+
     /// What an answer shows, together with the one before it.
     fn judge(&mut self, answer: Answer) -> Option<Reopening> {
+        self.unanswered = (0, 0);
         let starved = std::mem::take(&mut self.starved);
         let before = self.last.replace(answer)?;
         let view = answer.view;
@@ -96,7 +119,7 @@ impl Watched {
         if idle && !starved && waits(&before) && waits(&answer) {
             self.stuck += 1;
             if self.stuck >= self.patience {
-                self.patience = (self.patience * 2).min(MOST_PATIENCE);
+                self.be_more_patient();
                 return Some(Reopening::Stuck { pending: view.pending });
             }
         } else {
@@ -167,7 +190,7 @@ impl<M: Clone> Lanes<M> {
         }
     }
 
-    /// The answer to [`Action::Inspect`]; without one nothing is called.
+    /// The answer to [`Action::Inspect`]. Without any answer from the server nothing is called.
     pub fn inspected(&mut self, now: Time, partition: Partition, filter: &Filter, epoch: Epoch, view: ConsumerView) {
         let Some(id) = self.current(partition, filter, epoch) else {
             return;
@@ -192,6 +215,21 @@ impl<M: Clone> Lanes<M> {
         };
         if let Some(reason) = filter.watched.judge(answer) {
             self.break_off(id, reason);
+        }
+    }
+
+    /// The other answer to [`Action::Inspect`]: nobody answers for the consumer, although the stream's leader does.
+    pub fn leaderless(&mut self, partition: Partition, filter: &Filter, epoch: Epoch) {
+        let Some(id) = self.current(partition, filter, epoch) else {
+            return;
+        };
+        let serving = self.phase(partition) == Some(Phase::Serving);
+        let Some(filter) = self.filters.get_mut(id).filter(|filter| serving && !filter.lost) else {
+            return;
+        };
+        let seen = filter.expected - 1;
+        if filter.watched.is_leaderless(seen) {
+            self.break_off(id, Reopening::Leaderless);
         }
     }
 

@@ -34,14 +34,17 @@ pub(crate) struct ConsumerSettings {
 impl Nats {
     /// The names of the group's consumers.
     pub(crate) async fn list_consumers(&self) -> Result<Vec<ConsumerName>, Fault> {
-        let stream = self.stream_handle().await.map_err(|error| Fault(error.to_string()))?;
-        let names: Vec<String> = stream
-            .consumer_names()
-            .try_collect()
-            .await
-            .map_err(|error| Fault(chain(&error)))?;
+        let names = self.consumer_names().await?;
         let ours = names.iter().filter_map(|name| ConsumerName::parse(name));
         Ok(ours.filter(|name| name.group == self.group).collect())
+    }
+
+    /// The names of all consumers of the stream. The cluster's leader knows them all, whereas a listing of what they are waits for every
+    /// one, and leaves out those that do not answer.
+    pub(super) async fn consumer_names(&self) -> Result<Vec<String>, Fault> {
+        let stream = self.stream_handle().await.map_err(|error| Fault(error.to_string()))?;
+        let names = stream.consumer_names().try_collect().await;
+        names.map_err(|error| Fault(chain(&error)))
     }
 
     /// How far a consumer is. `None` only on the server's word that it does not exist.
@@ -74,8 +77,13 @@ impl Nats {
     }
 
     async fn consumer_info(&self, name: &ConsumerName) -> Result<Option<Info>, Fault> {
+        self.any_consumer_info(&name.to_string()).await
+    }
+
+    /// The same of a consumer that may be somebody else's.
+    pub(super) async fn any_consumer_info(&self, name: &str) -> Result<Option<Info>, Fault> {
         let stream = self.stream_handle().await.map_err(|error| Fault(error.to_string()))?;
-        match stream.consumer_info(name.to_string()).await {
+        match stream.consumer_info(name).await {
             Ok(info) => Ok(Some(info)),
             Err(error) => match error.kind() {
                 ConsumerInfoErrorKind::NotFound => Ok(None),

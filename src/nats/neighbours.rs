@@ -2,12 +2,12 @@
 
 use async_nats::jetstream::consumer::Info;
 use async_nats::jetstream::stream::{Config, RetentionPolicy};
-use futures_util::TryStreamExt;
+use futures_util::StreamExt;
 
+use crate::engine::Fault;
 use crate::error::Error;
 use crate::names::ConsumerName;
 
-use super::bucket::chain;
 use super::consumers::BUCKET;
 use super::streams::overlaps;
 use super::{Nats, no_answer};
@@ -15,32 +15,47 @@ use super::{Nats, no_answer};
 /// How many handovers at once must have room for two consumers each. More wait for it, so this only keeps them quick.
 const SPARE: usize = 16;
 
+/// How many of the group's own consumers are looked at, and how many consumers at a time.
+const SAMPLE: usize = 16;
+
 /// The first nats-server that limits the consumers of a stream which sets no limit.
 const FIRST_WITH_LIMIT: (u32, u32) = (2, 15);
 
 impl Nats {
-    /// Looks at all consumers of the stream once.
+    /// Looks at the consumers of the stream. One that nobody answers for is passed over: its server may be away for long, and while it
+    /// is members have to be able to join.
     pub(super) async fn check_consumers(&self, config: &Config) -> Result<(), Error> {
-        let stream = self.stream_handle().await?;
-        let mut consumers = stream.consumers();
         let what = || format!("listing the consumers of the stream {}", self.stream);
-        let mut others = 0;
-        while let Some(info) = consumers
-            .try_next()
-            .await
-            .map_err(|error| no_answer(what(), chain(&error)))?
-        {
-            let ours = ConsumerName::parse(&info.name).is_some_and(|name| name.group == self.group);
-            if ours {
-                self.check_same_bucket(&info)?;
-                continue;
-            }
-            others += 1;
-            if config.retention == RetentionPolicy::WorkQueue {
-                self.check_overlap(&info)?;
+        let names = self.consumer_names().await.map_err(|fault| no_answer(what(), fault))?;
+        let (mut asked, others): (Vec<String>, Vec<String>) = names.into_iter().partition(|name| self.is_ours(name));
+        // They all name the same bucket: whoever came with another one was refused.
+        asked.truncate(SAMPLE);
+        let room = self.check_room(config, others.len());
+        if config.retention == RetentionPolicy::WorkQueue {
+            asked.extend(others);
+        }
+        let answers: Vec<_> = asked.into_iter().map(|name| self.clone().ask_about(name)).collect();
+        let mut answers = futures_util::stream::iter(answers).buffer_unordered(SAMPLE);
+        while let Some((name, answer)) = answers.next().await {
+            match answer {
+                Ok(Some(info)) if self.is_ours(&name) => self.check_same_bucket(&info)?,
+                Ok(Some(info)) => self.check_overlap(&info)?,
+                Ok(None) => {}
+                Err(fault) => {
+                    tracing::warn!(%fault, name, "a consumer of the stream is passed over: nobody answers for it")
+                }
             }
         }
-        self.check_room(config, others)
+        room
+    }
+
+    fn is_ours(&self, consumer: &str) -> bool {
+        ConsumerName::parse(consumer).is_some_and(|name| name.group == self.group)
+    }
+
+    async fn ask_about(self, consumer: String) -> (String, Result<Option<Info>, Fault>) {
+        let answer = self.any_consumer_info(&consumer).await;
+        (consumer, answer)
     }
 
     /// Members of one group that use different buckets know nothing of each other: each would have all partitions. The bucket cannot

@@ -37,7 +37,7 @@ impl Nats {
         }
     }
 
-    async fn stream_info(&self) -> Result<Info, Error> {
+    pub(crate) async fn stream_info(&self) -> Result<Info, Error> {
         self.info_of(&self.stream).await
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use super::server::PORT_TAKEN;
 use super::version::{OLDEST_SUPPORTED, ServerVersion};
 
 /// Every way to get a server, for the messages of those who have none.
@@ -122,6 +123,11 @@ pub enum ServerError {
 }
 
 impl ServerError {
+    /// Whether the server did not start because somebody else listens on its port.
+    pub(super) fn is_taken_port(&self) -> bool {
+        matches!(self, Self::NotReady { last, .. } if last == PORT_TAKEN)
+    }
+
     /// Puts what was tried beside the error of the system.
     pub(super) fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();

@@ -17,6 +17,7 @@
 //! ```
 //!
 //! - [`NatsServer`] is one server on a loopback port, with JetStream in a temporary folder. [`NatsServerBuilder`] has the choices.
+//! - [`NatsCluster`] is several of them that replicate, to be killed and restarted one by one.
 //! - [`Environment`] says where a server is looked for, and what is installed when there is none.
 //! - [`Process`] is a child process that can be killed and frozen, for tests that need members to die.
 //!
@@ -26,6 +27,7 @@
 #[cfg(not(unix))]
 compile_error!("the feature `testing` starts and signals processes, which needs a Unix system");
 
+mod cluster;
 mod error;
 mod find;
 mod guard;
@@ -36,6 +38,7 @@ mod server;
 mod server_builder;
 mod version;
 
+pub use cluster::NatsCluster;
 pub use error::ServerError;
 pub use find::{BINARY_VARIABLE, Environment, URL_VARIABLE, VERSION_VARIABLE};
 pub use install::DEFAULT_VERSION;

@@ -27,6 +27,9 @@ const STOP_DEADLINE: Duration = Duration::from_secs(20);
 /// The pause between two looks at a server that does not serve yet.
 const PROBE_PAUSE: Duration = Duration::from_millis(20);
 
+/// What was missing if somebody else listens on the port.
+pub(super) const PORT_TAKEN: &str = "its port is taken";
+
 /// How much of the log goes into messages.
 const LOG_TAIL: u64 = 8 * 1024;
 
@@ -140,6 +143,11 @@ impl NatsServer {
         self.own.is_none()
     }
 
+    /// The name by which clients see the server; `None` when it is external.
+    pub fn name(&self) -> Option<&str> {
+        self.own.as_ref().map(|own| own.builder.name.as_str())
+    }
+
     /// The process id of the server; `None` when it is external or not running.
     pub fn pid(&self) -> Option<u32> {
         self.own.as_ref()?.child.as_ref().map(GuardedChild::pid)
@@ -207,6 +215,13 @@ impl NatsServer {
             .map_err(ServerError::io("thaw nats-server"))
     }
 
+    /// How long it may take until it serves.
+    pub(super) fn start_timeout(&self) -> Duration {
+        self.own
+            .as_ref()
+            .map_or(Duration::ZERO, |own| own.builder.start_timeout)
+    }
+
     fn owned(&mut self, action: &'static str) -> Result<&mut OwnServer, ServerError> {
         let url = &self.url;
         self.own.as_mut().ok_or_else(|| ServerError::External {
@@ -269,7 +284,7 @@ impl OwnServer {
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(Attempt::PortTaken { log }) if began.elapsed() >= self.builder.start_timeout => {
                     let (url, waited) = (self.url(), began.elapsed());
-                    let last = "its port is taken".to_owned();
+                    let last = PORT_TAKEN.to_owned();
                     return Err(ServerError::NotReady { url, waited, last, log });
                 }
                 Err(Attempt::PortTaken { .. }) => tokio::time::sleep(PROBE_PAUSE).await,
@@ -386,7 +401,7 @@ async fn wait_for_external(url: &str, timeout: Duration) -> Result<ServerVersion
 }
 
 /// A port to try. The standard library's hash keys are random, which saves a dependency for this one number.
-fn random_port() -> u16 {
+pub(super) fn random_port() -> u16 {
     let random = RandomState::new().build_hasher().finish();
     let offset = random % u64::from(PORTS.end - PORTS.start);
     // The offset is below the range's length, which fits.

@@ -23,7 +23,7 @@ async fn world(retention: RetentionPolicy) -> (World, Proxy) {
         ..Setup::new(Kind::Transformed, retention)
     })
     .await;
-    let proxy = Proxy::to(&world.url).await;
+    let proxy = Proxy::to(&world.url).await.unwrap();
     (world, proxy)
 }
 
@@ -40,7 +40,7 @@ fn group(world: &World, look: Duration, acks: Acks) -> Group {
 }
 
 async fn join(world: &mut World, proxy: &Proxy, look: Duration, acks: Acks) {
-    let (client, group) = (proxy.connect().await, group(world, look, acks));
+    let (client, group) = (proxy.connect().await.unwrap(), group(world, look, acks));
     world.try_join_group("a", &client, group).await.unwrap();
     world.wait_settled(&["a"]).await;
 }

@@ -101,8 +101,11 @@ async fn a_server_that_freezes_for_longer_than_the_lease_finds_everybody_fenced_
 #[tokio::test]
 async fn a_lost_heartbeat_reply_costs_nothing() {
     let mut world = World::start(Setup::new(Kind::Transformed, Limits)).await;
-    let proxy = Proxy::to(&world.url).await;
-    world.try_join_through("a", &proxy.connect().await).await.unwrap();
+    let proxy = Proxy::to(&world.url).await.unwrap();
+    world
+        .try_join_through("a", &proxy.connect().await.unwrap())
+        .await
+        .unwrap();
     world.join("b").await;
     world.wait_settled(&["a", "b"]).await;
     let tokens = world.tokens().await;
@@ -136,7 +139,7 @@ async fn a_lost_heartbeat_reply_costs_nothing() {
 /// A member that is cut off in the middle of a handler, until the other one has taken over.
 async fn isolated(link: Link, retention: RetentionPolicy) {
     let mut world = World::start(Setup::new(Kind::Transformed, retention).mortal()).await;
-    let proxy = Proxy::to(&world.url).await;
+    let proxy = Proxy::to(&world.url).await.unwrap();
     let never = Gate::closed();
     let held = never.clone();
     world.work = work(move |delivery| {
@@ -148,7 +151,10 @@ async fn isolated(link: Link, retention: RetentionPolicy) {
             Ok(())
         }
     });
-    world.try_join_through("a", &proxy.connect().await).await.unwrap();
+    world
+        .try_join_through("a", &proxy.connect().await.unwrap())
+        .await
+        .unwrap();
     world.wait_settled(&["a"]).await;
     world.work = crate::support::members::succeed();
     world.publish_round(&KEYS, 3).await;

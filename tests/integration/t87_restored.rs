@@ -30,7 +30,7 @@ impl Restored {
             ..Setup::new(kind, retention)
         })
         .await;
-        let proxy = Proxy::to(&world.url).await;
+        let proxy = Proxy::to(&world.url).await.unwrap();
         let (sender, handled) = mpsc::unbounded_channel();
         Self {
             world,
@@ -49,7 +49,7 @@ impl Restored {
                 .unwrap();
             async { Ok(()) }
         };
-        let client = self.proxy.connect().await;
+        let client = self.proxy.connect().await.unwrap();
         let mut member = self.world.setup.group().join(&client, "a", handler).await.unwrap();
         // An interest stream keeps nothing for consumers that are still to come.
         member.wait_until(jetring::Status::is_settled).await.unwrap();

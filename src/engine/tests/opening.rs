@@ -437,13 +437,12 @@ fn an_answer_about_an_old_consumer_is_not_taken_for_one_about_the_own() {
         delivered: 20,
     };
     rig.server.consumers.insert(second.clone(), position);
-    let inspects = |command: &Command| of_p(command) && matches!(command, Command::InspectConsumer(..));
     rig.hold = Some(Box::new(inspects));
     rig.step(Event::Start);
     rig.run();
     rig.advance(millis(500));
     let slow = rig.take(|command| matches!(command, Command::InspectConsumer(_, name) if *name == second));
-    let failed = rig.take(|command| inspects(command));
+    let failed = rig.take(inspects);
     rig.reply(&failed, Reply::Consumer(Err(Fault("no answer".to_owned()))));
     rig.hold = Some(Box::new(creates));
     rig.advance(millis(500));
@@ -534,4 +533,45 @@ fn a_listing_asked_for_before_the_win_is_not_used_after_it() {
     rig.advance(millis(500));
     assert!(!rig.server.consumers.contains_key(&name(OLD, 0)));
     assert_eq!(created_starts(&rig), [51]);
+}
+
+fn inspects(command: &Command) -> bool {
+    of_p(command) && matches!(command, Command::InspectConsumer(..))
+}
+
+#[test]
+fn a_consumer_that_nobody_answers_for_holds_nothing_up() {
+    for retention in [Retention::Limits, Retention::Interest] {
+        let mut rig = after_release(retention);
+        rig.faults = Some(Box::new(|command| {
+            inspects(command).then(|| Reply::Consumer(Err(Fault("timed out".to_owned()))))
+        }));
+        let rig = rig.started();
+        assert_eq!(rig.count(inspects), 3);
+        // Its ack floor is not known; what was saved is.
+        assert_eq!(created_starts(&rig), [41]);
+        assert!(!rig.server.consumers.contains_key(&name(OLD, 0)));
+    }
+}
+
+#[test]
+fn a_consumer_whose_creation_is_not_answered_is_left_for_another_name() {
+    for retention in [Retention::Limits, Retention::Interest, Retention::WorkQueue] {
+        let mut rig = after_release(retention);
+        let first =
+            |command: &Command| matches!(command, Command::CreateConsumer(_, spec) if spec.name.epoch.reopen == 0);
+        rig.faults = Some(Box::new(move |command| {
+            let unanswered = || Reply::Created(Err(CreateFault::Unknown("timed out".to_owned())));
+            (of_p(command) && first(command)).then(unanswered)
+        }));
+        let rig = rig.started();
+        let epoch = opened(&rig).0;
+        assert_eq!(epoch.reopen, 1);
+        assert_eq!(rig.count(|command| creates(command) && first(command)), 2);
+        // It may have been made, on a server that is away: it is deleted before anything is delivered.
+        let left = name(epoch.token.0, 0);
+        let deletes_left = |command: &Command| matches!(command, Command::DeleteConsumer(_, name) if *name == left);
+        let order = rig.order(0, &[&deletes_left, &opens]);
+        assert!(order.is_sorted(), "{order:?}");
+    }
 }

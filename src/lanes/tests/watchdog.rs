@@ -308,3 +308,46 @@ fn nobody_looks_when_nothing_is_open() {
         .open(P, filter(), super::bench::epoch(2, 0), Default::default());
     assert!(bench.lanes.deadline().is_some());
 }
+
+/// A second passes; if the server is asked, nobody answers for the consumer. Whether it was.
+fn nobody_answers(bench: &mut Bench) -> bool {
+    bench.advance(1000);
+    let asked = bench.inspections() == 1;
+    if asked {
+        bench.lanes.leaderless(P, &filter(), bench.epoch);
+    }
+    asked
+}
+
+#[test]
+fn a_consumer_that_nobody_answers_for_is_replaced_and_its_successor_gets_more_time() {
+    let mut bench = bench();
+    for needed in [2, 3, 5] {
+        let mut looks = 0;
+        let reopened = loop {
+            looks += usize::from(nobody_answers(&mut bench));
+            if let Some(reopened) = bench.reopenings().pop() {
+                break reopened;
+            }
+        };
+        assert_eq!((reopened, looks), (Reopening::Leaderless, needed));
+        bench.reopen();
+        bench.pulls();
+    }
+}
+
+#[test]
+fn an_answer_or_a_delivery_shows_that_a_consumer_has_a_leader() {
+    let mut bench = bench();
+    for sequence in 1..5 {
+        assert!(nobody_answers(&mut bench));
+        assert!(look(&mut bench, view(sequence - 1, 0)));
+        assert!(nobody_answers(&mut bench));
+        bench.deliver(sequence, "a");
+        bench.run_all();
+        bench.pulls();
+        // What came in between is seen at this look.
+        look(&mut bench, view(sequence, 0));
+    }
+    assert_eq!(bench.reopenings(), []);
+}

@@ -12,15 +12,18 @@
 //! | `journal` | what handlers did, in one order over all processes |
 //! | `check` | lost, repeated, out of order, two at a time |
 //! | `process` | a member in a process of its own |
-//! | `proxy`, `frames` | a connection that can be cut, held in one direction, or relieved of its acks |
+//! | `proxy`, `frames` | (of the examples) a connection that can be cut, held in one direction, or relieved of its acks |
 //! | `gate` | a handler that waits until it is told to go on |
 
 pub(crate) mod check;
+#[path = "../../../examples/support/frames.rs"]
 pub(crate) mod frames;
 pub(crate) mod gate;
 pub(crate) mod journal;
 pub(crate) mod members;
 pub(crate) mod process;
+#[allow(dead_code, reason = "the chaos test uses the rest")]
+#[path = "../../../examples/support/proxy.rs"]
 pub(crate) mod proxy;
 pub(crate) mod records;
 pub(crate) mod setup;

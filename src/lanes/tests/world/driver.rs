@@ -214,6 +214,7 @@ fn kind(action: &Action<u64>) -> &'static str {
             Reopening::Gap(_) => "gap",
             Reopening::Swallowed { .. } => "swallowed",
             Reopening::Stuck { .. } => "stuck",
+            Reopening::Leaderless => "leaderless",
             Reopening::LostAcks { .. } => "lost acks",
         },
         Action::DeadLetter(_) => "dead letter",

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jetring::{Change, Delivery};
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
+use super::clock;
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub(crate) struct Start {
     pub(crate) run: u64,
     /// The key of the message.
     pub(crate) key: String,
-    /// The number of the message among its key's, from 1.
+    /// The number of the message among its key's, or its stream sequence: whatever its publisher goes by.
     pub(crate) number: u64,
     /// Its sequence in the stream.
     pub(crate) sequence: u64,
@@ -66,7 +66,7 @@ pub(crate) struct MemberEvent {
     pub(crate) what: MemberChange,
 }
 
-/// The changes that the demo shows.
+/// The changes that are written down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MemberChange {
@@ -94,7 +94,7 @@ pub(crate) enum MemberChange {
 }
 
 impl MemberChange {
-    /// What the demo shows of a change; `None` for what it does not.
+    /// What is written down of a change; `None` for what is not.
     pub(crate) fn of(change: &Change) -> Option<Self> {
         match change {
             Change::Joined { .. } => Some(Self::Joined),
@@ -116,7 +116,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens a member's file, which the demo has made.
+    /// Opens a member's file, which whoever starts it has made.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         Ok(Self {
             file: OpenOptions::new().append(true).open(path)?,
@@ -192,7 +192,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// The reading side, in the demo.
+/// The reading side, in the program that started the member.
 #[derive(Debug)]
 pub(crate) struct JournalReader {
     file: File,

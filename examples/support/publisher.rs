@@ -12,20 +12,17 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, Context};
 use jetring::Group;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, RwLock, RwLockWriteGuard, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::Fault;
-use crate::clock;
-use crate::random;
+use super::Fault;
+use super::clock;
+use super::random;
 
 /// How many publishes may wait for their confirmation.
 const WINDOW: usize = 256;
-
-/// How long one publish is tried before the message counts as not published.
-const PUBLISH_DEADLINE: Duration = Duration::from_secs(10);
 
 /// How long one confirmation is waited for.
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -38,9 +35,37 @@ const CATCH_UP: Duration = Duration::from_millis(200);
 struct Key {
     name: String,
     subject: String,
-    /// When each of its confirmed messages was sent for the first time, in order of their numbers. The lock also keeps its
-    /// messages apart.
-    sent: Mutex<Vec<u64>>,
+    /// Its confirmed messages, in order of their numbers. The lock also keeps them apart.
+    sent: Mutex<Vec<Sent>>,
+}
+
+/// A message whose publish was confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sent {
+    /// When it was sent for the first time.
+    pub(crate) at: u64,
+    /// Its sequence in the stream.
+    pub(crate) sequence: u64,
+}
+
+/// What is published.
+#[derive(Debug, Clone)]
+pub(crate) struct Traffic {
+    /// The stream.
+    pub(crate) stream: String,
+    /// The first token of the subjects.
+    pub(crate) topic: String,
+    /// The keys.
+    pub(crate) keys: Vec<String>,
+    /// What the order of the keys comes from.
+    pub(crate) seed: u64,
+    /// How long one publish is tried before the message counts as not published.
+    pub(crate) patience: Duration,
+}
+
+impl Traffic {
+    /// As long as the server does not usually stay away for.
+    pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 }
 
 /// Publishes the traffic.
@@ -48,26 +73,24 @@ struct Key {
 pub(crate) struct Publisher {
     context: Context,
     stream: String,
+    patience: Duration,
     /// The keys of each partition that has any.
     partitions: Vec<Vec<Arc<Key>>>,
     confirmed: AtomicU64,
+    /// Every publish holds it until it is confirmed or given up.
+    open: RwLock<()>,
 }
 
 impl Publisher {
-    /// Connects, and chooses the keys.
-    pub(crate) async fn new(
-        group: &Group,
-        url: &str,
-        stream: &str,
-        topic: &str,
-        keys: impl IntoIterator<Item = String>,
-        seed: u64,
-    ) -> Result<Self, Fault> {
-        let client = async_nats::ConnectOptions::new().name("publisher").connect(url).await?;
-        let mut context = jetstream::new(client);
+    /// Connects to `url`, or to one of several with commas between, and chooses the order of the keys.
+    pub(crate) async fn new(group: &Group, url: &str, traffic: Traffic) -> Result<Self, Fault> {
+        let addresses: Vec<&str> = url.split(',').collect();
+        let options = async_nats::ConnectOptions::new().name("publisher");
+        let mut context = jetstream::new(options.connect(&addresses[..]).await?);
         context.set_timeout(ACK_TIMEOUT);
+        let (topic, seed) = (traffic.topic, traffic.seed);
         let mut by_partition: BTreeMap<u16, Vec<Arc<Key>>> = BTreeMap::new();
-        for name in keys {
+        for name in traffic.keys {
             let partition = group.partition_of(&name);
             let key = Key {
                 subject: format!("{topic}.{name}"),
@@ -83,9 +106,11 @@ impl Publisher {
         }
         Ok(Self {
             context,
-            stream: stream.to_owned(),
+            stream: traffic.stream,
+            patience: traffic.patience,
             partitions,
             confirmed: AtomicU64::new(0),
+            open: RwLock::new(()),
         })
     }
 
@@ -94,8 +119,8 @@ impl Publisher {
         self.confirmed.load(Ordering::Relaxed)
     }
 
-    /// For each key when its confirmed messages were sent, in order of their numbers from 1.
-    pub(crate) async fn sent(&self) -> BTreeMap<String, Vec<u64>> {
+    /// The confirmed messages of each key, in order of their numbers from 1.
+    pub(crate) async fn sent(&self) -> BTreeMap<String, Vec<Sent>> {
         let mut sent = BTreeMap::new();
         for key in self.partitions.iter().flatten() {
             sent.insert(key.name.clone(), key.sent.lock().await.clone());
@@ -103,10 +128,23 @@ impl Publisher {
         sent
     }
 
+    /// For each key when its confirmed messages were sent, in order of their numbers from 1.
+    pub(crate) async fn times(&self) -> BTreeMap<String, Vec<u64>> {
+        let times = |sent: Vec<Sent>| sent.iter().map(|sent| sent.at).collect();
+        let sent = self.sent().await.into_iter();
+        sent.map(|(key, sent)| (key, times(sent))).collect()
+    }
+
     /// For each key the number of its last confirmed message.
     pub(crate) async fn last_numbers(&self) -> BTreeMap<String, u64> {
         let sent = self.sent().await;
         sent.into_iter().map(|(key, sent)| (key, sent.len() as u64)).collect()
+    }
+
+    /// Waits until nothing is on its way, and has nothing published for as long as what it returns is kept: what is confirmed then is
+    /// all that there is.
+    pub(crate) async fn pause(&self) -> RwLockWriteGuard<'_, ()> {
+        self.open.write().await
     }
 
     /// Publishes `rate` messages per second until it is stopped, and waits until everything is confirmed or given up.
@@ -149,13 +187,14 @@ impl Publisher {
     /// Publishes the next message of a key. If no try is confirmed in time the key's next message has the same number, and
     /// the same id, by which the server keeps only one of the two.
     async fn publish(&self, key: &Key) {
+        let _open = self.open.read().await;
         let mut sent = key.sent.lock().await;
         let (number, at) = (sent.len() as u64 + 1, clock::now());
-        let deadline = Instant::now() + PUBLISH_DEADLINE;
+        let deadline = Instant::now() + self.patience;
         loop {
             match self.attempt(key, number).await {
-                Ok(()) => {
-                    sent.push(at);
+                Ok(sequence) => {
+                    sent.push(Sent { at, sequence });
                     self.confirmed.fetch_add(1, Ordering::Relaxed);
                     return;
                 }
@@ -171,12 +210,12 @@ impl Publisher {
         }
     }
 
-    async fn attempt(&self, key: &Key, number: u64) -> Result<(), jetstream::context::PublishError> {
+    async fn attempt(&self, key: &Key, number: u64) -> Result<u64, jetstream::context::PublishError> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Msg-Id", format!("{}.{number}", key.name));
         headers.insert("Nats-Expected-Stream", self.stream.as_str());
         let payload = number.to_string().into();
         let published = self.context.publish_with_headers(key.subject.clone(), headers, payload);
-        published.await?.await.map(drop)
+        published.await?.await.map(|ack| ack.sequence)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::journal::Record;
+use super::journal::Record;
 
 /// How a handler ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) struct Handling {
     pub(crate) member: usize,
     /// The key of the message.
     pub(crate) key: Arc<str>,
-    /// The number of the message among its key's.
+    /// The number of the message among its key's, or its stream sequence: whatever its publisher goes by.
     pub(crate) number: u64,
     /// The partition of the key.
     pub(crate) partition: u16,
@@ -42,8 +42,7 @@ impl Handling {
     }
 }
 
-/// The member that was frozen. What it was in the middle of then may end after others have taken over, and nothing can
-/// prevent that.
+/// A member that was frozen. What it was in the middle of then may end after others have taken over, and nothing can prevent that.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frozen {
     /// Its number.
@@ -52,7 +51,8 @@ pub(crate) struct Frozen {
     pub(crate) from: u64,
     /// When it was woken.
     pub(crate) woken: u64,
-    /// When it entered the group again: from then on it is a member like any other. Never: the highest number there is.
+    /// From when on it is a member like any other: when it fenced itself, or entered the group again. Never: the highest number there
+    /// is.
     pub(crate) rejoined: u64,
 }
 
@@ -60,6 +60,11 @@ impl Frozen {
     /// Whether a handler belongs to the life that was frozen, and was not over before.
     pub(crate) fn is_late(self, handling: &Handling) -> bool {
         handling.member == self.member && handling.start < self.rejoined && handling.end > self.from
+    }
+
+    /// Whether a handler began when the member woke, before it saw how late it was.
+    pub(crate) fn has_woken_into(self, handling: &Handling) -> bool {
+        self.is_late(handling) && handling.start >= self.from
     }
 }
 
@@ -100,8 +105,8 @@ pub(crate) fn handlings(member: usize, records: &[Record], ended_at: u64) -> Vec
 
 #[cfg(test)]
 mod tests {
+    use super::super::journal::{End, Start};
     use super::*;
-    use crate::journal::{End, Start};
 
     fn start(at: u64, run: u64) -> Record {
         Record::Start(Start {

@@ -1,5 +1,6 @@
 //! A TCP proxy between a member and the server, for faults of the network.
 
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,8 +16,12 @@ use super::frames::{Frames, is_ack};
 pub(crate) enum Link {
     /// They are forwarded.
     Open,
+    /// They are forwarded, and every piece of them later by this much.
+    Slow(Duration),
     /// What the server sends waits, as in a network that delivers one way only.
     HoldReplies,
+    /// What the client sends waits.
+    HoldRequests,
     /// What the server sends is lost. To be followed by [`Link::Cut`]: the rest would be no protocol.
     LoseReplies,
     /// Acks of finished messages are lost; all else is forwarded.
@@ -43,16 +48,19 @@ enum Side {
 
 impl Proxy {
     /// Listens for connections to `url`.
-    pub(crate) async fn to(url: &str) -> Self {
+    pub(crate) async fn to(url: &str) -> io::Result<Self> {
         let server = url.trim_start_matches("nats://").to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
         let link = watch::Sender::new(Link::Open);
         let connections = watch::Sender::new(0);
         let (watched, counted) = (link.clone(), connections.clone());
         tokio::spawn(async move {
+            // A connection that ends before it is accepted is no reason to refuse the next.
             loop {
-                let (client, _) = listener.accept().await.unwrap();
+                let Ok((client, _)) = listener.accept().await else {
+                    continue;
+                };
                 let (server, watched, counted) = (server.clone(), watched.subscribe(), counted.clone());
                 counted.send_modify(|count| *count += 1);
                 tokio::spawn(async move {
@@ -61,19 +69,24 @@ impl Proxy {
                 });
             }
         });
-        Self {
+        Ok(Self {
             address,
             link,
             connections,
-        }
+        })
+    }
+
+    /// The address that clients connect to.
+    pub(crate) fn url(&self) -> String {
+        format!("nats://{}", self.address)
     }
 
     /// A client that knows no other way to the server.
-    pub(crate) async fn connect(&self) -> async_nats::Client {
+    pub(crate) async fn connect(&self) -> Result<async_nats::Client, async_nats::ConnectError> {
         let options = async_nats::ConnectOptions::new()
             .ignore_discovered_servers()
             .reconnect_delay_callback(|_| Duration::from_millis(20));
-        options.connect(format!("nats://{}", self.address)).await.unwrap()
+        options.connect(self.url()).await
     }
 
     pub(crate) fn set(&self, link: Link) {
@@ -83,11 +96,8 @@ impl Proxy {
     /// Closes every connection and refuses new ones.
     pub(crate) async fn cut(&self) {
         self.set(Link::Cut);
-        self.connections
-            .subscribe()
-            .wait_for(|count| *count == 0)
-            .await
-            .unwrap();
+        // The sender is kept here, so the wait ends with what it waits for.
+        let _ = self.connections.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
@@ -114,7 +124,7 @@ async fn forward(from: Side, mut source: OwnedReadHalf, mut sink: OwnedWriteHalf
         let now = *link.borrow_and_update();
         match (now, from) {
             (Link::Cut, _) => return,
-            (Link::Silent, _) | (Link::HoldReplies, Side::Server) => {
+            (Link::Silent, _) | (Link::HoldReplies, Side::Server) | (Link::HoldRequests, Side::Client) => {
                 if link.changed().await.is_err() {
                     return;
                 }
@@ -135,6 +145,9 @@ async fn forward(from: Side, mut source: OwnedReadHalf, mut sink: OwnedWriteHalf
         };
         if (now, from) == (Link::LoseReplies, Side::Server) {
             continue;
+        }
+        if let Link::Slow(delay) = now {
+            tokio::time::sleep(delay).await;
         }
         let mut bytes = buffer[..count].to_vec();
         if from == Side::Client {
