@@ -15,6 +15,7 @@ use crate::engine::{Change, Engine, EngineSettings, MemberPhase, Stop};
 use crate::error::Error;
 use crate::handler::Handler;
 use crate::ids::{GroupName, Incarnation, MemberId, Partition};
+use crate::junction::Junction;
 use crate::lanes::{self, BatchSettings, Lanes};
 use crate::member::Member;
 use crate::nats::consumers::ConsumerSettings;
@@ -203,8 +204,7 @@ impl Group {
         let (status, watched) = watch::channel(Status::new(&id, lanes.status()));
         let leave = CancellationToken::new();
         let driver = Driver::new(Parts {
-            engine,
-            lanes,
+            junction: Junction::new(engine, lanes),
             nats,
             settings: self.settings.clone(),
             consumers: self.consumer_settings(&ready),

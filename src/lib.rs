@@ -8,7 +8,8 @@
 //!                     pulls ──▶ lanes (pure) ──▶ handler ──▶ ack
 //! ```
 //!
-//! [`Group`] and [`Member`] are the public face. [`engine`] and [`lanes`] hold all decisions and know no clock and no socket;
+//! [`Group`] and [`Member`] are the public face. [`engine`] and [`lanes`] hold all decisions and know no clock and no socket, nor does
+//! the [`junction`] where they meet;
 //! [`ring`] and [`partitioning`] are plain functions under them. [`docs::protocol`] says how it all fits together, and why.
 
 pub mod batch;
@@ -22,6 +23,7 @@ pub mod error;
 mod group;
 pub mod handler;
 pub mod ids;
+pub mod junction;
 pub mod lanes;
 mod member;
 pub mod names;

@@ -151,7 +151,7 @@ impl<H: BatchHandler> Driver<H> {
         let Some(settings) = self.parts.settings.dead_letters.clone() else {
             let now = self.clock.now();
             let answer = Err("the group's settings name no stream for dead letters".to_owned());
-            return self.parts.lanes.dead_lettered(now, run, answer);
+            return self.parts.junction.dead_lettered(now, run, answer);
         };
         let origin = Origin {
             subject: letter.message.subject.to_string(),
@@ -159,7 +159,7 @@ impl<H: BatchHandler> Driver<H> {
             sequence: letter.stream_sequence,
             key: letter.key.to_string(),
             group: self.parts.nats.group.to_string(),
-            member: self.parts.engine.member().to_string(),
+            member: self.parts.junction.engine().member().to_string(),
             partition: letter.partition.0.into(),
             token: letter.token.0,
             attempts: letter.attempts.into(),

@@ -1,21 +1,17 @@
-//! The one loop of a member: it carries the engine's commands and the lanes' actions out, and turns what comes back into
-//! their inputs.
+//! The one loop of a member: it carries out what engine and lanes want done, and turns what comes back into their inputs.
 //!
 //! ```text
-//!  watch, pulls, answers ──▶ inputs ──▶ engine ──▶ commands ──▶ NATS
-//!                              │          │ ▲
-//!                              ▼          ▼ │
-//!                            lanes ──▶ actions ──▶ handlers, acks, pulls
+//!  watch, pulls, answers ──▶ inputs ──▶ junction ──▶ effects ──▶ NATS, handlers, acks, pulls
 //! ```
 //!
-//! Nothing is decided here. The loop itself never waits for the server or for a handler: both run in tasks of their own.
+//! Nothing is decided here, but in the [junction](crate::junction) of engine and lanes. The loop itself never waits for the server or for a handler: both run in tasks of their own.
 
 mod commands;
 mod handlers;
 mod status;
 mod stir;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,10 +24,11 @@ use tokio_util::task::TaskTracker;
 use crate::batch::BatchHandler;
 use crate::clock::Clock;
 use crate::config::{Acks, OnOverrun, Settings};
-use crate::engine::{Change, Command, Engine, Event, ReopenReason, Stop};
+use crate::engine::{Change, Command, Event, Stop};
 use crate::handler::Message;
 use crate::ids::{Epoch, Partition};
-use crate::lanes::{Action, ConsumerView, Delivered, Ended, Filter, Found, Lanes, ReadId, Reopening, RunId};
+use crate::junction::{Effect, Junction};
+use crate::lanes::{Action, ConsumerView, Delivered, Ended, Filter, Found, ReadId, RunId};
 use crate::names::ConsumerName;
 use crate::nats::Nats;
 use crate::nats::answers::{self, Answer, Confirm};
@@ -84,8 +81,7 @@ pub(crate) enum Input {
 /// Everything a member is made of, handed over at the start.
 #[derive(Debug)]
 pub(crate) struct Parts<H> {
-    pub(crate) engine: Engine,
-    pub(crate) lanes: Lanes<Arc<Message>>,
+    pub(crate) junction: Junction<Arc<Message>>,
     pub(crate) nats: Nats,
     pub(crate) settings: Settings,
     pub(crate) consumers: ConsumerSettings,
@@ -116,8 +112,6 @@ pub(crate) struct Driver<H> {
     answer_sender: JoinHandle<()>,
     pulls: BTreeMap<(Partition, Filter), PullLoop>,
     runs: Runs,
-    /// The revision of a partition's marks that was last handed to the engine for saving.
-    saved: BTreeMap<Partition, u64>,
     requests: Arc<Semaphore>,
     handler_tasks: TaskTracker,
     /// Tasks that end with the loop.
@@ -152,7 +146,6 @@ impl<H: BatchHandler> Driver<H> {
             answer_sender,
             pulls: BTreeMap::new(),
             runs: Runs::default(),
-            saved: BTreeMap::new(),
             requests: Arc::new(Semaphore::new(REQUESTS_IN_FLIGHT)),
             handler_tasks: TaskTracker::new(),
             background,
@@ -206,7 +199,7 @@ impl<H: BatchHandler> Driver<H> {
         let stop = self.stop.take().unwrap_or(Stop::Left);
         if stop != Stop::Left {
             // Whoever holds the member may not look at it before it is to leave.
-            let (group, member) = (&self.parts.nats.group, self.parts.engine.member());
+            let (group, member) = (&self.parts.nats.group, self.parts.junction.engine().member());
             tracing::error!(%group, %member, ?stop, "the member has ended");
         }
         self.publish_status(Some(&stop));
@@ -237,53 +230,44 @@ impl<H: BatchHandler> Driver<H> {
         }
         self.connects = connects;
         tracing::info!(group = %self.parts.nats.group, "the connection to the server was made again");
-        let pulls: Vec<_> = self.pulls.iter().map(|(key, pull)| (key.clone(), pull.epoch)).collect();
-        for ((partition, filter), epoch) in pulls {
-            self.parts.lanes.pulls_lost(partition, &filter, epoch);
-        }
-        self.step(Event::Reconnected);
+        self.parts.junction.reconnected(self.clock.now());
+        self.follow();
     }
 
     fn sleep_time(&self) -> Duration {
         let now = self.clock.now();
-        let deadlines = [self.parts.engine.deadline(), self.parts.lanes.deadline()];
-        let next = deadlines.into_iter().flatten().min();
+        let next = self.parts.junction.deadline();
         next.map_or(LONGEST_SLEEP, |at| now.until(at).min(LONGEST_SLEEP))
     }
 
     fn take(&mut self, input: Input) {
+        let now = self.clock.now();
+        let junction = &mut self.parts.junction;
         match input {
-            Input::Event(event) => self.step(event),
+            Input::Event(event) => junction.step(now, event),
             Input::Opened(records) => self.records = Some(*records),
             Input::Pulled(partition, filter, epoch, pulled) => self.on_pulled(partition, &filter, epoch, pulled),
-            Input::Inspected(partition, filter, epoch, Some(view)) => {
-                let now = self.clock.now();
-                self.parts.lanes.inspected(now, partition, &filter, epoch, view);
+            Input::Inspected(partition, filter, epoch, view) => {
+                junction.inspected(now, partition, &filter, epoch, view);
             }
-            Input::Inspected(partition, filter, epoch, None) => {
-                self.reopen(partition, filter, epoch, ReopenReason::Missing);
-            }
-            Input::Leaderless(partition, filter, epoch) => self.parts.lanes.leaderless(partition, &filter, epoch),
+            Input::Leaderless(partition, filter, epoch) => junction.leaderless(partition, &filter, epoch),
             Input::Ended(run, ended) => {
                 self.runs.0.remove(&run);
-                let now = self.clock.now();
-                self.parts.lanes.ended(now, run, ended);
+                junction.ended(now, run, ended);
             }
-            Input::DeadLettered(run, stored) => {
-                let now = self.clock.now();
-                self.parts.lanes.dead_lettered(now, run, stored);
-            }
-            Input::Read(read, found) => self.parts.lanes.read(read, found),
+            Input::DeadLettered(run, stored) => junction.dead_lettered(now, run, stored),
+            Input::Read(read, found) => junction.read(read, found),
         }
+        self.follow();
     }
 
     fn on_pulled(&mut self, partition: Partition, filter: &Filter, epoch: Epoch, pulled: Pulled) {
-        let lanes = &mut self.parts.lanes;
+        let junction = &mut self.parts.junction;
         match pulled {
             Pulled::Message(message) => self.deliver(partition, filter, epoch, *message),
-            Pulled::Over(end) => lanes.pull_ended(partition, filter, epoch, end),
-            Pulled::Lost => lanes.pulls_lost(partition, filter, epoch),
-            Pulled::Missing => self.reopen(partition, filter.clone(), epoch, ReopenReason::Missing),
+            Pulled::Over(end) => junction.pull_ended(partition, filter, epoch, end),
+            Pulled::Lost => junction.pulls_lost(partition, filter, epoch),
+            Pulled::Missing => junction.missing(self.clock.now(), partition, filter, epoch),
         }
     }
 
@@ -312,66 +296,46 @@ impl<H: BatchHandler> Driver<H> {
             }),
         };
         let now = self.clock.now();
-        self.parts.lanes.deliver(now, partition, filter, epoch, delivered);
+        self.parts.junction.deliver(now, partition, filter, epoch, delivered);
     }
 
-    fn reopen(&mut self, partition: Partition, filter: Filter, epoch: Epoch, reason: ReopenReason) {
-        let Some(floor) = self.parts.lanes.floor(partition, &filter) else {
-            return;
-        };
-        self.step(Event::Reopen {
-            partition,
-            filter,
-            epoch,
-            floor,
-            reason,
-        });
-    }
-
-    /// Has the lanes forget what lies beyond the stream's end, and every filter that this touches re-opened.
-    fn truncate(&mut self, partition: Partition, last: u64) {
-        for (filter, marks) in self.parts.lanes.progress(partition) {
-            let pull = self.pulls.get(&(partition, filter.clone()));
-            if let (true, Some(epoch)) = (marks.highest() > last, pull.map(|pull| pull.epoch)) {
-                self.parts.lanes.truncate(partition, &filter, last);
-                self.reopen(partition, filter, epoch, ReopenReason::StreamShrunk);
-            }
-        }
-    }
-
-    /// Hands the engine one event and carries out what it answers.
+    /// Hands the engine one event and carries out what follows.
     fn step(&mut self, event: Event) {
-        let now = self.clock.now();
-        let commands = self.parts.engine.step(now, event);
-        self.lease.set(self.parts.engine.lease_end());
-        for command in commands {
-            self.carry_out(command);
-        }
+        self.parts.junction.step(self.clock.now(), event);
+        self.follow();
     }
 
     /// Does everything that is due, until nothing follows from it any more.
     fn settle(&mut self) {
-        let now = self.clock.now();
-        if self.parts.engine.deadline().is_some_and(|at| now >= at) {
-            self.step(Event::Wake);
-        }
+        self.parts.junction.wake(self.clock.now());
         self.checkpoint();
-        self.parts.lanes.wake(now);
         loop {
             // The lease is looked at before every dispatch, on a clock that counts suspended time.
-            if self.parts.engine.may_dispatch(self.clock.now()) {
-                self.parts.lanes.dispatch();
-            }
-            let actions: Vec<_> = self.parts.lanes.actions().collect();
-            if actions.is_empty() {
+            let more = self.parts.junction.dispatch(self.clock.now());
+            self.follow();
+            if !more {
                 break;
-            }
-            for action in actions {
-                self.act(action);
             }
         }
         if tokio::time::Instant::now() >= self.status_at {
             self.publish_status(None);
+        }
+    }
+
+    /// Carries out what engine and lanes want done.
+    fn follow(&mut self) {
+        self.lease.set(self.parts.junction.engine().lease_end());
+        for effect in self.parts.junction.effects() {
+            match effect {
+                Effect::Command(command) => self.carry_out(command),
+                Effect::Action(action) => self.act(action),
+                Effect::StartPull {
+                    partition,
+                    filter,
+                    epoch,
+                } => self.start_pull(partition, filter, epoch),
+                Effect::StopPulls(partition) => self.stop_pulls(partition),
+            }
         }
     }
 
@@ -408,15 +372,7 @@ impl<H: BatchHandler> Driver<H> {
                 reason,
             } => {
                 tracing::info!(%partition, %filter, %epoch, ?reason, "the consumer is replaced");
-                let reason = match reason {
-                    Reopening::Gap(_) | Reopening::Swallowed { .. } => ReopenReason::Gap,
-                    Reopening::Stuck { .. } => ReopenReason::Stuck,
-                    Reopening::Leaderless => ReopenReason::Leaderless,
-                    Reopening::LostAcks { .. } => ReopenReason::LostAcks,
-                };
-                self.reopen(partition, filter, epoch, reason);
             }
-            Action::Record { partition } => self.save(partition, true),
             Action::Inspect {
                 partition,
                 filter,
@@ -448,13 +404,8 @@ impl<H: BatchHandler> Driver<H> {
                 sequence = stream_sequence,
                 "a message was deleted from the stream before its turn came"
             ),
-            Action::Drained { partition, marks, .. } => {
-                self.stop_pulls(partition);
-                self.parts.lanes.close(partition);
-                self.saved.remove(&partition);
-                self.step(Event::Drained { partition, marks });
-            }
-            Action::Ended { partition, token } => self.step(Event::Ended { partition, token }),
+            // The junction has seen to these.
+            Action::Record { .. } | Action::Drained { .. } | Action::Ended { .. } => {}
         }
     }
 
@@ -540,24 +491,8 @@ impl<H: BatchHandler> Driver<H> {
             return;
         }
         self.checkpoint_at = now + self.parts.settings.checkpoint_interval;
-        let partitions: BTreeSet<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
-        for partition in partitions {
-            if self.saved.get(&partition) != Some(&self.parts.lanes.changes(partition)) {
-                self.save(partition, false);
-            }
-        }
-    }
-
-    fn save(&mut self, partition: Partition, urgent: bool) {
-        let changes = self.parts.lanes.changes(partition);
-        self.saved.insert(partition, changes);
-        let marks = self.parts.lanes.progress(partition);
-        self.step(Event::Checkpoint {
-            partition,
-            marks,
-            changes,
-            urgent,
-        });
+        self.parts.junction.checkpoint(self.clock.now());
+        self.follow();
     }
 
     /// Looks for new keys for as long as the member lives.
@@ -588,7 +523,7 @@ impl<H: BatchHandler> Driver<H> {
             return;
         }
         tracing::error!(
-            member = %self.parts.engine.member(),
+            member = %self.parts.junction.engine().member(),
             running,
             "handlers still run although the lease is over: they may overlap with those of the next owner"
         );
@@ -598,7 +533,7 @@ impl<H: BatchHandler> Driver<H> {
     }
 
     fn notify(&mut self, change: &Change) {
-        let (member, group) = (self.parts.engine.member(), &self.parts.nats.group);
+        let (member, group) = (self.parts.junction.engine().member(), &self.parts.nats.group);
         status::log(member, group, change, &mut self.troubles);
         if let Some(listener) = &self.parts.listener {
             listener.call(change);
@@ -609,39 +544,6 @@ impl<H: BatchHandler> Driver<H> {
     fn carry_out(&mut self, command: Command) {
         match command {
             Command::Watch(scope) => self.start_watch(scope),
-            Command::Open {
-                partition,
-                filter,
-                epoch,
-                marks,
-                careful_until,
-            } => {
-                self.start_pull(partition, filter.clone(), epoch);
-                self.parts.lanes.open(partition, filter.clone(), epoch, marks);
-                self.parts.lanes.be_careful(partition, &filter, careful_until);
-            }
-            Command::Reopen {
-                partition,
-                filter,
-                epoch,
-            } => {
-                self.start_pull(partition, filter.clone(), epoch);
-                self.parts.lanes.reopen(partition, &filter, epoch);
-            }
-            Command::Truncate(partition, last) => self.truncate(partition, last),
-            Command::Recorded(partition, token, changes) => self.parts.lanes.recorded(partition, token, changes),
-            Command::Absolve(partition, incarnation) => self.parts.lanes.absolve(partition, &incarnation),
-            Command::Drain(partition) => self.parts.lanes.stop(partition),
-            Command::CancelHandlers(partition) => self.parts.lanes.cancel(partition),
-            Command::Close(partition, token) => {
-                self.stop_pulls(partition);
-                self.saved.remove(&partition);
-                self.parts.lanes.close(partition);
-                if self.parts.lanes.running(partition) == 0 {
-                    // Also where the lanes had drained it already and so say nothing more.
-                    self.sender.send(Input::Event(Event::Ended { partition, token })).ok();
-                }
-            }
             Command::Notify(change) => self.notify(&change),
             Command::Overrun => self.overrun(),
             Command::Stop(stop) => self.stop = Some(stop),

@@ -76,7 +76,7 @@ impl fmt::Debug for Listener {
 impl<H: BatchHandler> Driver<H> {
     pub(super) fn publish_status(&mut self, stop: Option<&Stop>) {
         self.status_at = tokio::time::Instant::now() + REFRESH;
-        let engine = &self.parts.engine;
+        let engine = self.parts.junction.engine();
         let owners = engine.assignment().map(|record| {
             let partitions = self.parts.nats.strategy.partitions().iter();
             partitions
@@ -93,7 +93,7 @@ impl<H: BatchHandler> Driver<H> {
             generation: engine.generation(),
             owners: owners.unwrap_or_default(),
             partitions: engine.activities(),
-            lanes: self.parts.lanes.status(),
+            lanes: self.parts.junction.lanes().status(),
         };
         self.parts.status.send_replace(status);
     }

@@ -135,6 +135,8 @@ impl FilterSlot {
 
     fn fail(&mut self, cx: &Context) {
         self.stage = FilterStage::Start;
+        // By the time of the next attempt the stream may have lost more.
+        self.checked &= self.created;
         self.retry_at = Some(cx.retry_at());
     }
 }

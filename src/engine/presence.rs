@@ -184,6 +184,11 @@ impl Presence {
             self.stop(cx, Stop::Left);
             return None;
         }
+        if matches!(self.phase, Phase::Observing { revision, .. } if entry.revision < revision) {
+            // The bucket is another one than was prepared, and tokens are made from its date.
+            self.prepare(cx);
+            return None;
+        }
         let Some(found) = entry.value else {
             self.enter(cx, entry.revision);
             return None;

@@ -65,8 +65,6 @@
 
 mod actions;
 mod bounds;
-#[path = "../simulation/bucket.rs"]
-#[expect(dead_code, reason = "the simulation shares it, and also deletes it")]
 mod bucket;
 mod driver;
 mod faults;

@@ -1,129 +1,67 @@
-//! What goes wrong, when, and how it is mended; and what must be true when nothing goes wrong any more.
+//! What goes wrong, and how it is mended.
 
-use std::collections::BTreeMap;
+use jetring::names::ConsumerName;
 
-use jetring::engine::MemberPhase;
-use jetring::ids::Partition;
-
+use crate::course::Step;
 use crate::member::Input;
-use crate::planted::Plant;
+use crate::stream::{Purge, Stored, Stream};
 use crate::world::{Happening, World};
 use crate::{MILLI, SECOND};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Fault {
-    Start(usize),
-    Crash(usize),
-    Freeze(usize),
-    Thaw(usize, u64),
-    Cut {
-        slot: usize,
-        up: bool,
-        down: bool,
-    },
-    Reconnect(usize),
-    Stall(usize),
-    Leave(usize),
-    RestartServer,
-    DeleteBucket,
-    DeleteConsumer,
-    /// From now on nothing goes wrong any more.
-    Calm,
-}
-
 impl World {
-    pub(crate) fn plan_faults(&mut self) {
-        let members = self.slots.len() as u64;
-        let mut at = self.random.between(500, 4_000) * MILLI;
-        while at < self.options.chaos {
-            let slot = self.random.between(0, members) as usize;
-            let fault = match self.random.between(0, 100) {
-                0..15 => Fault::Crash(slot),
-                15..30 => Fault::Freeze(slot),
-                30..42 => Fault::Cut {
-                    slot,
-                    up: true,
-                    down: true,
-                },
-                42..50 => Fault::Cut {
-                    slot,
-                    up: true,
-                    down: false,
-                },
-                50..58 => Fault::Cut {
-                    slot,
-                    up: false,
-                    down: true,
-                },
-                58..66 => Fault::Stall(slot),
-                66..78 => Fault::Leave(slot),
-                78..84 => Fault::RestartServer,
-                84..87 => Fault::DeleteBucket,
-                87..92 => Fault::DeleteConsumer,
-                _ => Fault::Reconnect(slot),
-            };
-            self.after(at, Happening::Fault(fault));
-            at += self.random.between(300, 6_000) * MILLI;
-        }
-        if self.options.plant == Some(Plant::TokensForgotten) {
-            self.after(10 * SECOND, Happening::Fault(Fault::DeleteBucket));
-        }
-    }
-
-    pub(crate) fn fault(&mut self, fault: Fault) {
-        if self.calm && !matches!(fault, Fault::Start(_) | Fault::Reconnect(_) | Fault::Thaw(..)) {
+    pub(crate) fn step(&mut self, step: Step) {
+        let harmless = matches!(step, Step::Start(_) | Step::Reconnect(_) | Step::Publish(_));
+        if self.calm && !harmless {
             return;
         }
-        self.tell(|| format!("FAULT {fault:?}"));
-        match fault {
-            Fault::Start(slot) => self.start(slot),
-            Fault::Crash(slot) => {
+        if !matches!(step, Step::Publish(_)) {
+            self.tell(|| format!("STEP {step:?}"));
+        }
+        match step {
+            Step::Publish(key) => self.publish(key),
+            Step::Start(slot) => self.start(slot),
+            Step::Crash { slot, down } => {
                 self.end(slot);
-                let pause = self.random.between(0, 12_000);
-                self.after(pause * MILLI, Happening::Fault(Fault::Start(slot)));
+                self.after(down * MILLI, Happening::Step(Step::Start(slot)));
             }
-            Fault::Freeze(slot) => {
-                if self.slots[slot].member.is_some() && !self.slots[slot].frozen {
-                    self.slots[slot].frozen = true;
+            Step::Freeze { slot, long } => {
+                if self.freeze(slot) {
                     let life = self.slots[slot].life;
-                    let long = if self.random.percent(50) { 4_000 } else { 15_000 };
-                    let pause = self.random.between(100, long);
-                    self.after(pause * MILLI, Happening::Fault(Fault::Thaw(slot, life)));
+                    self.after(long * MILLI, Happening::Thaw(slot, life));
                 }
             }
-            Fault::Thaw(slot, life) => self.thaw(slot, life),
-            Fault::Cut { slot, up, down } => {
-                let until = self.now + self.random.between(200, 9_000) * MILLI;
-                if up {
-                    self.slots[slot].cut_up = until;
-                }
-                if down {
-                    self.slots[slot].cut_down = until;
-                }
-                self.at(until + MILLI, Happening::Fault(Fault::Reconnect(slot)));
-            }
-            Fault::Reconnect(slot) => self.reconnect(slot),
-            Fault::Stall(slot) => self.slots[slot].stalled = self.now + self.random.between(1_000, 15_000) * MILLI,
-            Fault::Leave(slot) => {
+            Step::Cut { slot, up, down, long } => self.cut(slot, up, down, long * MILLI),
+            Step::Reconnect(slot) => self.reconnect(slot),
+            Step::Stall { slot, long } => self.slots[slot].stalled = self.now + long * MILLI,
+            Step::Leave { slot, back } => {
+                self.slots[slot].back = back;
                 let life = self.slots[slot].life;
                 self.input(slot, life, Input::Leave);
             }
-            Fault::RestartServer => self.restart_server(),
-            Fault::DeleteBucket => self.bucket.delete(),
-            Fault::DeleteConsumer => {
-                let names: Vec<_> = self.stream.consumers.keys().cloned().collect();
-                if self.consumers_are_disposable()
-                    && let Some(name) = self.random.pick(&names).cloned()
-                {
-                    let quietly = self.random.percent(30);
-                    self.delete_consumer(&name, quietly);
+            Step::RestartServer { away, forgets } => self.restart_server(away * MILLI, forgets),
+            Step::ChangeLeader { stuck } => self.change_leader(stuck),
+            Step::JumpDate(seconds) => self.server.date_off += seconds * SECOND as i64,
+            Step::DeleteBucket => self.bucket.delete(),
+            Step::DeleteConsumer { number, quietly } => {
+                let names: Vec<_> = self.server.stream.consumers.keys().cloned().collect();
+                if self.consumers_are_disposable() && !names.is_empty() {
+                    self.delete_consumer(&names[number % names.len()], quietly);
                 }
             }
-            Fault::Calm => self.calm_down(),
+            Step::Purge { of } => self.purge(of),
+            Step::LoseTail { messages, away } => self.lose_tail(messages, away * MILLI),
+            Step::RefuseDeadLetters(long) => self.server.refuses_dead_letters_until = self.now + long * MILLI,
+            Step::ReplaceStream => self.replace_stream(),
         }
     }
 
-    fn thaw(&mut self, slot: usize, life: u64) {
+    /// Freezes the process in a slot, if there is one that is not.
+    pub(crate) fn freeze(&mut self, slot: usize) -> bool {
+        let place = &mut self.slots[slot];
+        place.member.is_some() && !std::mem::replace(&mut place.frozen, true)
+    }
+
+    pub(crate) fn thaw(&mut self, slot: usize, life: u64) {
         if self.slots[slot].life != life || !self.slots[slot].frozen {
             return;
         }
@@ -135,40 +73,114 @@ impl World {
         }
     }
 
+    /// Cuts the ways to and from the server, for so long.
+    pub(crate) fn cut(&mut self, slot: usize, up: bool, down: bool, long: u64) {
+        let until = self.now + long;
+        if up {
+            self.slots[slot].cut_up = until;
+        }
+        if down {
+            self.slots[slot].cut_down = until;
+        }
+        self.at(until + MILLI, Happening::Step(Step::Reconnect(slot)));
+    }
+
     /// The client of a member connects again: the watch starts anew, and what was pulled is lost.
-    fn reconnect(&mut self, slot: usize) {
+    pub(crate) fn reconnect(&mut self, slot: usize) {
         let place = &mut self.slots[slot];
         (place.cut_up, place.cut_down) = (0, 0);
+        place.last_delivery = 0;
         let life = place.life;
-        for consumer in self.stream.consumers.values_mut() {
+        for consumer in self.server.stream.consumers.values_mut() {
             consumer.pulls.retain(|pull| pull.to.1 != life);
         }
         self.input(slot, life, Input::Reconnected);
         self.show_all(slot);
     }
 
-    fn restart_server(&mut self) {
-        let until = self.now + self.random.between(200, 4_000) * MILLI;
-        let forgets = self.consumers_are_disposable() && self.random.percent(60);
-        let names: Vec<_> = self.stream.consumers.keys().cloned().collect();
+    fn restart_server(&mut self, away: u64, forgets: bool) {
+        let names: Vec<ConsumerName> = self.server.stream.consumers.keys().cloned().collect();
         for name in names {
-            if forgets {
+            if forgets && self.consumers_are_disposable() {
                 self.delete_consumer(&name, true);
-            } else if let Some(consumer) = self.stream.consumers.get_mut(&name) {
+            } else if let Some(consumer) = self.server.stream.consumers.get_mut(&name) {
                 consumer.pulls.clear();
             }
         }
         for slot in 0..self.slots.len() {
+            let until = self.now + away;
             self.slots[slot].cut_up = until;
             self.slots[slot].cut_down = until;
             let later = until + self.random.between(1, 500) * MILLI;
-            self.at(later, Happening::Fault(Fault::Reconnect(slot)));
+            self.at(later, Happening::Step(Step::Reconnect(slot)));
         }
     }
 
-    fn calm_down(&mut self) {
+    /// What a leader knows by itself: the pulls that wait, and what is lined up for redelivery, which is due at the next ack wait.
+    fn change_leader(&mut self, stuck: Option<usize>) {
+        let mut told = Vec::new();
+        for (number, (name, consumer)) in self.server.stream.consumers.iter_mut().enumerate() {
+            consumer.again.clear();
+            consumer.stuck = stuck.is_some_and(|every| number % every == 0);
+            for pull in std::mem::take(&mut consumer.pulls) {
+                let of = (name.partition, consumer.filter.as_str().into(), name.epoch);
+                told.push((pull.to, of));
+            }
+        }
+        for ((slot, life), of) in told {
+            // Some leaders go before they can say so.
+            if self.random.percent(70) {
+                self.send_back(slot, life, Input::Lost(of));
+            }
+        }
+    }
+
+    fn purge(&mut self, of: Option<u16>) {
+        let before: Vec<u64> = self.server.stream.messages.values().map(|stored| stored.id).collect();
+        let purge = Purge {
+            subject: of.map(|partition| format!("t.{partition}.>")),
+            ..Purge::default()
+        };
+        self.server.stream.purge(&purge);
+        let left: Vec<u64> = self.server.stream.messages.values().map(|stored| stored.id).collect();
+        let gone = before.into_iter().filter(|id| !left.contains(id));
+        for id in gone {
+            self.check.settle(id);
+        }
+    }
+
+    /// The server comes back with an older end of the stream, and without the consumers that it held in memory.
+    fn lose_tail(&mut self, messages: u64, away: u64) {
+        if !self.consumers_are_disposable() {
+            return;
+        }
+        let stream = &mut self.server.stream;
+        let last = stream.last.saturating_sub(messages);
+        let lost: Vec<Stored> = stream.messages.split_off(&(last + 1)).into_values().collect();
+        stream.last = last;
+        stream.first = stream.first.min(last + 1);
+        self.check.restored = true;
+        for stored in lost {
+            self.check.settle(stored.id);
+        }
+        self.restart_server(away, true);
+    }
+
+    fn replace_stream(&mut self) {
+        self.check.settle_all();
+        self.check.restored = true;
+        let names: Vec<ConsumerName> = self.server.stream.consumers.keys().cloned().collect();
+        for name in names {
+            self.delete_consumer(&name, false);
+        }
+        let old = &self.server.stream;
+        let created = self.server.date(self.now);
+        self.server.stream = Stream::new(old.retention, created, old.ack_wait, old.max_ack_pending);
+    }
+
+    pub(crate) fn calm_down(&mut self) {
+        self.tell(|| "CALM".to_owned());
         self.calm = true;
-        let keep = self.random.between(0, self.slots.len() as u64) as usize;
         for slot in 0..self.slots.len() {
             let life = self.slots[slot].life;
             self.thaw(slot, life);
@@ -178,57 +190,9 @@ impl World {
             if was_cut {
                 self.reconnect(slot);
             }
-            if slot == keep || self.random.percent(70) {
-                self.after(SECOND, Happening::Fault(Fault::Start(slot)));
-            }
         }
-    }
-
-    /// Nothing has gone wrong for a long while: all is well.
-    pub(crate) fn check_rest(&self) -> Result<(), String> {
-        let active = |place: &&crate::world::Slot| {
-            place
-                .member
-                .as_ref()
-                .is_some_and(|member| member.engine.phase() == MemberPhase::Active)
-        };
-        let members: Vec<_> = self.slots.iter().filter(active).collect();
-        let alive = self.slots.iter().filter(|place| place.member.is_some()).count();
-        if members.len() != alive || alive == 0 {
-            return Err(format!("at rest: {} of {alive} members are active", members.len()));
-        }
-        let mut loads: BTreeMap<_, usize> = members.iter().map(|place| (&place.id, 0)).collect();
-        for partition in (0..self.options.partitions).map(Partition) {
-            let serving =
-                |place: &&&crate::world::Slot| place.member.as_ref().is_some_and(|member| member.is_serving(partition));
-            let owners: Vec<_> = members.iter().filter(serving).map(|place| &place.id).collect();
-            let [owner] = owners[..] else {
-                return Err(format!("at rest: partition {partition} is served by {owners:?}"));
-            };
-            *loads.entry(owner).or_default() += 1;
-            let consumers: Vec<_> = self
-                .stream
-                .consumers
-                .keys()
-                .filter(|name| name.partition == partition)
-                .collect();
-            let [consumer] = consumers[..] else {
-                return Err(format!(
-                    "at rest: partition {partition} has the consumers {consumers:?}"
-                ));
-            };
-            let lag = self.stream.lag(consumer);
-            if lag > 0 && self.check.unfinished() == 0 {
-                return Err(format!("at rest: lag {lag} of {consumer}"));
-            }
-        }
-        let (least, most) = (loads.values().min(), loads.values().max());
-        if most.zip(least).is_some_and(|(most, least)| most - least > 1) {
-            return Err(format!("at rest: loads {loads:?}"));
-        }
-        match self.check.unfinished() {
-            0 => Ok(()),
-            left => Err(format!("at rest: not handled: {left}")),
+        for slot in self.course.in_the_end.clone() {
+            self.after(SECOND, Happening::Step(Step::Start(slot)));
         }
     }
 }

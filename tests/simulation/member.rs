@@ -1,19 +1,24 @@
-//! One process: the shipped engine and the shipped lanes, and a driver as small as can be that does what the real one does.
+//! One process: the shipped engine and lanes, and the little that the real driver does besides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jetring::engine::{Change, Command, Engine, EngineSettings, Event, ReopenReason, Seen, Stop, Ticket, WatchScope};
+use jetring::engine::{Change, Command, Engine, EngineSettings, Event, Seen, Stop, Ticket, WatchScope};
 use jetring::ids::{Epoch, Partition};
-use jetring::lanes::{Action, Delivered, Filter, Found, Lanes, Outcome, PullEnd, ReadId, Run, RunId};
-use jetring::records::AssignmentRecord;
+use jetring::junction::{Effect, Junction};
+use jetring::lanes::{
+    self, Action, ConsumerView, Delivered, Ended, Filter, Found, Lanes, Outcome, PullEnd, ReadId, Run, RunId,
+};
 use jetring::time::Time;
 
 use crate::clock::Clock;
 use crate::planted::Plant;
-use crate::world::lane_settings;
 
 const CHECKPOINT: Duration = Duration::from_secs(1);
+const DISCOVERY: Duration = Duration::from_secs(2);
+
+/// The consumer that something is about.
+pub(crate) type Of = (Partition, Filter, Epoch);
 
 /// What comes in.
 #[derive(Debug, Clone)]
@@ -21,13 +26,19 @@ pub(crate) enum Input {
     Event(Event),
     /// The watch of this number shows something.
     Seen(u64, Seen),
-    Delivered(Partition, Epoch, Delivered<u64>),
-    Undelivered(Partition, Epoch, usize),
+    Delivered(Of, Delivered<u64>),
+    Undelivered(Of, usize),
+    Lost(Of),
     /// The pull request of this number was not answered in time.
-    Silence(Partition, Epoch, u64),
-    Missing(Partition, Epoch),
-    HandlerEnded(RunId, Outcome),
+    Silence(Of, u64),
+    Missing(Of),
+    Inspected(Of, Option<ConsumerView>),
+    HandlerEnded(RunId, Ended),
+    /// The answer to the request of this number to store a dead letter.
+    DeadLettered(RunId, u64, Result<(), String>),
     Read(ReadId, Found<u64>),
+    /// Nothing has come of a read.
+    ReadAgain(ReadId, u64),
     Leave,
     Reconnected,
     Timer,
@@ -38,58 +49,74 @@ pub(crate) enum Input {
 pub(crate) enum Out {
     Request(Ticket, Command),
     Watch(u64, WatchScope),
-    Pull(Partition, Epoch, usize, u64),
+    Pull(Of, usize, u64),
+    Inspect(Of),
     Ack(String),
+    /// The end of a message that is stored as a dead letter.
+    Terminate(String),
     InProgress(String),
     Start(Run<u64>),
     Cancel(RunId),
     /// Read a spilled message again.
     Read(ReadId, u64),
-    Opened(Partition, jetring::FencingToken),
+    /// Store this message as a dead letter.
+    DeadLetter(RunId, u64, u64),
+    Discover,
+    Opened(Of),
     Told(Change),
     Overrun,
 }
 
 pub(crate) struct Member {
-    pub(crate) engine: Engine,
-    pub(crate) lanes: Lanes<u64>,
+    pub(crate) junction: Junction<u64>,
     clock: Clock,
     now: Time,
     plant: Option<Plant>,
-    pulls: BTreeMap<(Partition, Filter), (Epoch, u64)>,
-    pulled: u64,
-    saved: BTreeMap<Partition, u64>,
+    /// The number of the last pull request for every filter.
+    pulls: BTreeMap<(Partition, Filter), u64>,
+    numbers: u64,
     checkpoint_at: Time,
+    discover_at: Option<Time>,
     watch: u64,
     asked: BTreeSet<Ticket>,
+    letters: BTreeMap<RunId, u64>,
+    reads: BTreeSet<ReadId>,
     out: Vec<Out>,
-    queue: Vec<Input>,
     pub(crate) stop: Option<Stop>,
     /// A deadline that is not met although it was acted upon: the real loop would spin.
     pub(crate) spins: bool,
 }
 
 impl Member {
-    pub(crate) fn start(settings: EngineSettings, life: u64, clock: Clock, world: u64, plant: Option<Plant>) -> Self {
+    pub(crate) fn start(
+        settings: EngineSettings,
+        lanes: lanes::Settings,
+        life: u64,
+        clock: Clock,
+        world: u64,
+        plant: Option<Plant>,
+    ) -> Self {
         let now = clock.local(world);
+        let discover_at = lanes.several_filters.then_some(now + DISCOVERY);
+        let engine = Engine::new(settings, format!("life{life}"));
         let mut member = Self {
-            engine: Engine::new(settings, format!("life{life}")),
-            lanes: Lanes::new(lane_settings(), life),
+            junction: Junction::new(engine, Lanes::new(lanes, life)),
             clock,
             now,
             plant,
             pulls: BTreeMap::new(),
-            pulled: 0,
-            saved: BTreeMap::new(),
+            numbers: 0,
             checkpoint_at: now + CHECKPOINT,
+            discover_at,
             watch: 0,
             asked: BTreeSet::new(),
+            letters: BTreeMap::new(),
+            reads: BTreeSet::new(),
             out: Vec::new(),
-            queue: Vec::new(),
             stop: None,
             spins: false,
         };
-        member.step(Event::Start);
+        member.junction.step(now, Event::Start);
         member.settle();
         member
     }
@@ -105,22 +132,21 @@ impl Member {
             return None;
         }
         let checkpoint = (!self.pulls.is_empty()).then_some(self.checkpoint_at);
-        let deadlines = [self.engine.deadline(), self.lanes.deadline(), checkpoint];
+        let deadlines = [self.junction.deadline(), checkpoint, self.discover_at];
         deadlines.into_iter().flatten().min().map(|at| self.clock.world(at))
     }
 
     pub(crate) fn take(&mut self, world: u64, input: Input) {
         self.now = self.now.max(self.clock.local(world));
-        self.queue.push(input);
-        while !self.queue.is_empty() && self.stop.is_none() {
-            for input in std::mem::take(&mut self.queue) {
-                self.take_one(input);
-            }
+        if self.stop.is_none() {
+            self.take_one(input);
             self.settle();
         }
     }
 
     fn take_one(&mut self, input: Input) {
+        let now = self.now;
+        let junction = &mut self.junction;
         match input {
             Input::Event(event) => {
                 if let Event::Done(ticket, _) | Event::Unanswered(ticket) = &event {
@@ -129,121 +155,124 @@ impl Member {
                         return;
                     }
                 }
-                self.step(event);
+                junction.step(now, event);
             }
-            Input::Seen(watch, seen) if watch == self.watch => self.step(Event::Seen(seen)),
+            Input::Seen(watch, seen) if watch == self.watch => junction.step(now, Event::Seen(seen)),
             Input::Seen(..) | Input::Timer => {}
-            Input::Delivered(partition, epoch, delivered) => {
-                let filter = crate::stream::filter(partition);
-                self.lanes.deliver(self.now, partition, &filter, epoch, delivered);
+            Input::Delivered((partition, filter, epoch), delivered) => {
+                if self.plant == Some(Plant::AckedAtOnce) {
+                    self.out.push(Out::Ack(delivered.reply.to_string()));
+                }
+                junction.deliver(now, partition, &filter, epoch, delivered);
             }
-            Input::Undelivered(partition, epoch, count) => {
-                let filter = crate::stream::filter(partition);
+            Input::Undelivered((partition, filter, epoch), count) => {
                 let left = PullEnd {
                     messages: count,
                     bytes: count,
                     too_large: false,
                 };
-                self.lanes.pull_ended(partition, &filter, epoch, left);
+                junction.pull_ended(partition, &filter, epoch, left);
             }
-            Input::Silence(partition, epoch, number) => {
-                let filter = crate::stream::filter(partition);
-                if self.pulls.get(&(partition, filter.clone())) == Some(&(epoch, number)) {
-                    self.lanes.pulls_lost(partition, &filter, epoch);
+            Input::Lost((partition, filter, epoch)) => junction.pulls_lost(partition, &filter, epoch),
+            Input::Silence((partition, filter, epoch), number) => {
+                if self.pulls.get(&(partition, filter.clone())) == Some(&number) {
+                    junction.pulls_lost(partition, &filter, epoch);
                 }
             }
-            Input::Read(read, found) => self.lanes.read(read, found),
-            Input::Missing(partition, epoch) => self.reopen(partition, epoch, ReopenReason::Missing),
-            Input::HandlerEnded(run, outcome) => self.lanes.ended(self.now, run, outcome),
-            Input::Leave => self.step(Event::Leave),
-            Input::Reconnected => {
-                for ((partition, filter), (epoch, _)) in self.pulls.clone() {
-                    self.lanes.pulls_lost(partition, &filter, epoch);
+            Input::Read(read, found) => {
+                if self.reads.remove(&read) {
+                    junction.read(read, found);
                 }
-                self.step(Event::Reconnected);
             }
+            Input::ReadAgain(read, sequence) => {
+                if self.reads.contains(&read) {
+                    self.out.push(Out::Read(read, sequence));
+                }
+            }
+            Input::Missing((partition, filter, epoch)) => junction.missing(now, partition, &filter, epoch),
+            Input::Inspected(..) if self.plant == Some(Plant::NoWatchdog) => {}
+            Input::Inspected((partition, filter, epoch), view) => {
+                junction.inspected(now, partition, &filter, epoch, view);
+            }
+            Input::HandlerEnded(run, ended) => junction.ended(now, run, ended),
+            Input::DeadLettered(run, number, stored) => {
+                if self.letters.get(&run) == Some(&number) {
+                    self.letters.remove(&run);
+                    junction.dead_lettered(now, run, stored);
+                }
+            }
+            Input::Leave if self.plant == Some(Plant::StopsAtOnce) => self.stop = Some(Stop::Left),
+            Input::Leave => junction.step(now, Event::Leave),
+            Input::Reconnected => junction.reconnected(now),
         }
-    }
-
-    fn reopen(&mut self, partition: Partition, epoch: Epoch, reason: ReopenReason) {
-        let filter = crate::stream::filter(partition);
-        let Some(floor) = self.lanes.floor(partition, &filter) else {
-            return;
-        };
-        self.step(Event::Reopen {
-            partition,
-            filter,
-            epoch,
-            floor,
-            reason,
-        });
-    }
-
-    fn step(&mut self, event: Event) {
-        if self.plant == Some(Plant::LeaseIgnored) && event == Event::Wake {
-            return;
-        }
-        for command in self.engine.step(self.now, event) {
-            self.carry_out(command);
-        }
+        self.follow();
     }
 
     fn settle(&mut self) {
-        if self.engine.deadline().is_some_and(|at| self.now >= at) {
-            self.step(Event::Wake);
-            let behind = self.engine.deadline().is_some_and(|at| self.now >= at);
-            self.spins |= behind && self.stop.is_none() && self.plant != Some(Plant::LeaseIgnored);
+        if self.plant != Some(Plant::NeverWoken) {
+            self.junction.wake(self.now);
         }
-        self.checkpoint();
-        self.lanes.wake(self.now);
+        if self.now >= self.checkpoint_at {
+            self.checkpoint_at = self.now + CHECKPOINT;
+            self.junction.checkpoint(self.now);
+        }
+        if self.discover_at.is_some_and(|at| self.now >= at) {
+            self.discover_at = Some(self.now + DISCOVERY);
+            self.out.push(Out::Discover);
+        }
         loop {
-            let allowed = self.engine.may_dispatch(self.now) || self.plant == Some(Plant::LeaseIgnored);
-            if allowed && self.stop.is_none() {
-                self.lanes.dispatch();
+            let more = self.stop.is_none() && self.junction.dispatch(self.now);
+            self.follow();
+            if !more {
+                break;
             }
-            let actions: Vec<_> = self.lanes.actions().collect();
-            if actions.is_empty() {
-                return;
-            }
-            for action in actions {
-                self.act(action);
+        }
+        let behind = self.junction.deadline().is_some_and(|at| self.now >= at);
+        self.spins |= behind && self.stop.is_none();
+    }
+
+    /// Carries out what engine and lanes want done.
+    fn follow(&mut self) {
+        for effect in self.junction.effects() {
+            match effect {
+                Effect::Command(command) => self.carry_out(command),
+                Effect::Action(action) => self.act(action),
+                Effect::StartPull {
+                    partition,
+                    filter,
+                    mut epoch,
+                } => {
+                    self.pulls.insert((partition, filter.clone()), 0);
+                    if self.plant == Some(Plant::EpochForgotten) {
+                        epoch.reopen = 0;
+                    }
+                    self.out.push(Out::Opened((partition, filter, epoch)));
+                }
+                Effect::StopPulls(partition) => self.pulls.retain(|(other, _), _| *other != partition),
             }
         }
     }
 
-    fn checkpoint(&mut self) {
-        if self.now < self.checkpoint_at {
-            return;
-        }
-        self.checkpoint_at = self.now + CHECKPOINT;
-        let partitions: BTreeSet<Partition> = self.pulls.keys().map(|(partition, _)| *partition).collect();
-        for partition in partitions {
-            if self.saved.get(&partition) != Some(&self.lanes.changes(partition)) {
-                self.save(partition, false);
-            }
-        }
-    }
-
-    fn save(&mut self, partition: Partition, urgent: bool) {
-        let changes = self.lanes.changes(partition);
-        self.saved.insert(partition, changes);
-        let mut marks = self.lanes.progress(partition);
-        if self.plant == Some(Plant::ProgressAhead) {
-            marks.values_mut().for_each(|marks| marks.floor.sequence += 20);
-        }
-        self.step(Event::Checkpoint {
-            partition,
-            marks,
-            changes,
-            urgent,
-        });
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
     }
 
     fn act(&mut self, action: Action<u64>) {
         match action {
-            Action::Run(run) => self.out.push(Out::Start(run)),
+            Action::Run(mut run) => {
+                if self.plant == Some(Plant::BatchReversed) {
+                    run.attempts.reverse();
+                }
+                if self.plant == Some(Plant::EndedTooEarly) {
+                    let ended = Outcome::Success.into();
+                    self.junction.ended(self.now, run.run, ended);
+                }
+                self.out.push(Out::Start(run));
+            }
             Action::Cancel { run } => self.out.push(Out::Cancel(run)),
-            Action::Ack { reply } | Action::Terminate { reply } => self.out.push(Out::Ack(reply.to_string())),
+            Action::Ack { reply } => self.out.push(Out::Ack(reply.to_string())),
+            Action::Terminate { reply } => self.out.push(Out::Terminate(reply.to_string())),
             Action::InProgress { reply } => self.out.push(Out::InProgress(reply.to_string())),
             Action::Pull {
                 partition,
@@ -252,38 +281,33 @@ impl Member {
                 messages,
                 ..
             } => {
-                if let Some((pulled, number)) = self.pulls.get_mut(&(partition, filter))
-                    && *pulled == epoch
-                {
-                    self.pulled += 1;
-                    *number = self.pulled;
-                    self.out.push(Out::Pull(partition, epoch, messages, *number));
+                if self.junction.pulled(partition, &filter) == Some(epoch) {
+                    let number = self.number();
+                    self.pulls.insert((partition, filter.clone()), number);
+                    self.out.push(Out::Pull((partition, filter, epoch), messages, number));
                 }
             }
-            Action::Reopen { partition, epoch, .. } => self.reopen(partition, epoch, ReopenReason::Gap),
-            // The settings ask for no watchdog.
-            Action::Inspect { .. } => {}
-            Action::Drained { partition, marks, .. } => {
-                self.pulls.retain(|(other, _), _| *other != partition);
-                self.lanes.close(partition);
-                self.saved.remove(&partition);
-                self.step(Event::Drained { partition, marks });
+            Action::Inspect {
+                partition,
+                filter,
+                epoch,
+            } => self.out.push(Out::Inspect((partition, filter, epoch))),
+            Action::Read { read, sequence, .. } => {
+                self.reads.insert(read);
+                self.out.push(Out::Read(read, sequence));
             }
-            Action::Ended { partition, token } => self.step(Event::Ended { partition, token }),
-            Action::Record { partition } => self.save(partition, true),
-            Action::Read { read, sequence, .. } => self.out.push(Out::Read(read, sequence)),
-            // No message is given up here, and one that is gone counts as finished.
-            Action::DeadLetter(_) | Action::Parked(_) | Action::Gone { .. } => {}
-        }
-    }
-
-    fn truncate(&mut self, partition: Partition, last: u64) {
-        for (filter, marks) in self.lanes.progress(partition) {
-            let pull = self.pulls.get(&(partition, filter.clone())).copied();
-            if let (true, Some((epoch, _))) = (marks.highest() > last, pull) {
-                self.lanes.truncate(partition, &filter, last);
-                self.reopen(partition, epoch, ReopenReason::StreamShrunk);
+            Action::DeadLetter(letter) => {
+                let number = self.number();
+                self.letters.insert(letter.run, number);
+                self.out.push(Out::DeadLetter(letter.run, number, letter.message));
             }
+            // Only told. What the junction has seen to does not come.
+            Action::Parked(_)
+            | Action::Gone { .. }
+            | Action::Reopen { .. }
+            | Action::Record { .. }
+            | Action::Drained { .. }
+            | Action::Ended { .. } => {}
         }
     }
 
@@ -293,63 +317,23 @@ impl Member {
                 self.watch += 1;
                 self.out.push(Out::Watch(self.watch, scope));
             }
-            Command::Open {
-                partition,
-                filter,
-                epoch,
-                marks,
-                careful_until,
-            } => {
-                self.out.push(Out::Opened(partition, epoch.token));
-                self.pulls.insert((partition, filter.clone()), (epoch, 0));
-                self.lanes.open(partition, filter.clone(), epoch, marks);
-                self.lanes.be_careful(partition, &filter, careful_until);
-            }
-            Command::Reopen {
-                partition,
-                filter,
-                epoch,
-            } => {
-                self.pulls.insert((partition, filter.clone()), (epoch, 0));
-                self.lanes.reopen(partition, &filter, epoch);
-            }
-            Command::Truncate(partition, last) => self.truncate(partition, last),
-            Command::Recorded(partition, token, changes) => self.lanes.recorded(partition, token, changes),
-            Command::Absolve(partition, incarnation) => self.lanes.absolve(partition, &incarnation),
-            Command::Drain(partition) => self.lanes.stop(partition),
-            Command::CancelHandlers(partition) => self.lanes.cancel(partition),
-            Command::Close(..) if self.plant == Some(Plant::LeaseIgnored) => {}
-            Command::Close(partition, token) => {
-                self.pulls.retain(|(other, _), _| *other != partition);
-                self.saved.remove(&partition);
-                self.lanes.close(partition);
-                if self.lanes.running(partition) == 0 {
-                    self.queue.push(Input::Event(Event::Ended { partition, token }));
-                }
-            }
             Command::Notify(change) => self.out.push(Out::Told(change)),
             Command::Overrun => self.out.push(Out::Overrun),
             Command::Stop(stop) => self.stop = Some(stop),
-            request => self.request(request),
-        }
-    }
-
-    fn request(&mut self, mut command: Command) {
-        match (self.plant, &mut command) {
-            (Some(Plant::NameReused), Command::CreateConsumer(_, spec)) => spec.name.epoch.reopen = 0,
-            (Some(Plant::PlanUneven), Command::WriteAssignment(_, AssignmentRecord { owners, .. }, _)) => {
-                owners.fill(0);
+            mut request => {
+                if let Some(plant) = self.plant {
+                    plant.spoil(&mut request);
+                }
+                if let Some(ticket) = ticket(&request) {
+                    self.asked.insert(ticket);
+                    self.out.push(Out::Request(ticket, request));
+                }
             }
-            _ => {}
-        }
-        if let Some(ticket) = ticket(&command) {
-            self.asked.insert(ticket);
-            self.out.push(Out::Request(ticket, command));
         }
     }
 
     pub(crate) fn is_serving(&self, partition: Partition) -> bool {
-        let activity = self.engine.activities().get(&partition).copied();
+        let activity = self.junction.engine().activities().get(&partition).copied();
         matches!(activity, Some(jetring::Activity::Serving(_)))
     }
 }

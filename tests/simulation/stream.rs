@@ -1,236 +1,198 @@
-//! The simulated JetStream stream: retention, consumers with one filter each, pulls, redelivery, deletion.
+//! The simulated JetStream stream: retention, consumers, acks, purges. Compared with the real one in `conformance`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
-use jetring::engine::{ConsumerSpec, CreateFault, Position, Retention};
-use jetring::ids::Partition;
-use jetring::lanes::{Delivered, Filter, Found, Mark};
-use jetring::names::ConsumerName;
+use jetring::engine::Retention;
 
-use crate::ACK_WAIT;
-
-/// How many unacked messages a consumer may have out.
-/// When the stream was created: its identity.
-pub(crate) const STREAM_CREATED: u64 = 7;
-
-const MAX_ACK_PENDING: usize = 64;
+use crate::consumer::{Consumer, Info, Pull};
 
 /// A message in the stream.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
-    pub(crate) partition: Partition,
-    pub(crate) key: u64,
+    pub(crate) subject: String,
     pub(crate) time: u64,
-}
-
-/// A pull request that waits at the server.
-#[derive(Debug, Clone)]
-pub(crate) struct Pull {
+    /// Its payload: no two messages are the same, whatever their sequences.
     pub(crate) id: u64,
-    /// The member and its life that wait for an answer.
-    pub(crate) to: (usize, u64),
-    pub(crate) left: usize,
 }
 
-/// A consumer.
-#[derive(Debug)]
-pub(crate) struct Consumer {
-    pub(crate) partition: Partition,
-    pub(crate) start: u64,
-    next: u64,
-    last_delivered: u64,
-    count: u64,
-    /// Unacked sequences, with when they were last delivered or kept.
-    pub(crate) pending: BTreeMap<u64, u64>,
-    acked: BTreeSet<u64>,
-    acked_at: u64,
-    again: VecDeque<u64>,
-    pub(crate) pulls: VecDeque<Pull>,
+/// A delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Delivery {
+    pub(crate) sequence: u64,
+    pub(crate) consumer_sequence: u64,
+    /// How often it was delivered by this consumer.
+    pub(crate) count: u64,
+    pub(crate) stored: Stored,
 }
 
-/// The stream.
+/// Why a consumer was not made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum NotMade {
+    /// One of that name has other settings.
+    Exists,
+    /// On a work-queue stream: another one has the filter.
+    Overlap,
+}
+
+/// What is purged.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Purge {
+    pub(crate) subject: Option<String>,
+    /// Only what is below this sequence.
+    pub(crate) below: Option<u64>,
+    /// All but the newest so many.
+    pub(crate) keep: Option<usize>,
+}
+
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct Stream<N> {
     pub(crate) retention: Retention,
+    pub(crate) created: u64,
     pub(crate) messages: BTreeMap<u64, Stored>,
+    pub(crate) first: u64,
     pub(crate) last: u64,
-    pub(crate) consumers: BTreeMap<ConsumerName, Consumer>,
+    pub(crate) consumers: BTreeMap<N, Consumer>,
+    pub(crate) ack_wait: u64,
+    pub(crate) max_ack_pending: usize,
+    /// What was dropped because everybody had acked it or nobody wanted it, since it was last looked at.
+    pub(crate) dropped: Vec<Stored>,
 }
 
-pub(crate) fn filter(partition: Partition) -> Filter {
-    Filter::new(format!("t.{partition}.>"))
-}
-
-impl Consumer {
-    /// Everything up to here is acked.
-    fn ack_floor(&self) -> u64 {
-        let first = self.pending.first_key_value().map(|(&sequence, _)| sequence);
-        first.map_or(self.last_delivered, |sequence| sequence - 1)
-    }
-
-    fn wants(&self, sequence: u64) -> bool {
-        sequence >= self.start && !self.acked.contains(&sequence)
+/// Whether a filter with a `>` at its end, or none, matches a subject.
+pub(crate) fn matches(filter: &str, subject: &str) -> bool {
+    match filter.strip_suffix('>') {
+        Some(prefix) => subject.starts_with(prefix) && subject.len() > prefix.len(),
+        None => filter == subject,
     }
 }
 
-impl Stream {
-    pub(crate) fn new(retention: Retention) -> Self {
+/// Whether all that `narrow` matches is matched by `wide`.
+fn covers(wide: &str, narrow: &str) -> bool {
+    wide == narrow || wide.strip_suffix('>').is_some_and(|prefix| narrow.starts_with(prefix))
+}
+
+impl<N: Ord + Clone> Stream<N> {
+    pub(crate) fn new(retention: Retention, created: u64, ack_wait: u64, max_ack_pending: usize) -> Self {
         Self {
             retention,
+            created,
             messages: BTreeMap::new(),
+            first: 1,
             last: 0,
             consumers: BTreeMap::new(),
+            ack_wait,
+            max_ack_pending,
+            dropped: Vec::new(),
         }
     }
 
-    /// Stores a message. An interest stream keeps it only if a consumer wants it.
-    pub(crate) fn publish(&mut self, partition: Partition, key: u64, time: u64) -> u64 {
+    /// Stores a message. An interest stream keeps it only if a consumer is interested in its subject.
+    pub(crate) fn publish(&mut self, stored: Stored) -> u64 {
         self.last += 1;
-        self.messages.insert(self.last, Stored { partition, key, time });
-        if self.retention == Retention::Interest {
-            self.drop_unwanted(self.last);
+        let interested = |consumer: &Consumer| matches(&consumer.filter, &stored.subject);
+        if self.retention != Retention::Interest || self.consumers.values().any(interested) {
+            self.messages.insert(self.last, stored);
+        } else {
+            self.dropped.push(stored);
+            self.find_first();
         }
         self.last
     }
 
-    /// What is stored under a sequence.
-    pub(crate) fn found(&self, sequence: u64) -> Found<u64> {
-        self.messages
-            .get(&sequence)
-            .map_or(Found::Gone, |stored| Found::Message {
-                time: stored.time,
-                message: sequence,
-            })
+    fn find_first(&mut self) {
+        let first = self.messages.first_key_value().map(|(&sequence, _)| sequence);
+        self.first = first.unwrap_or(self.last + 1);
     }
 
-    fn drop_unwanted(&mut self, sequence: u64) {
-        let Some(stored) = self.messages.get(&sequence) else {
-            return;
-        };
-        let of_partition = |consumer: &&Consumer| consumer.partition == stored.partition;
-        if !self
-            .consumers
-            .values()
-            .filter(of_partition)
-            .any(|consumer| consumer.wants(sequence))
-        {
-            self.messages.remove(&sequence);
-        }
-    }
-
-    pub(crate) fn create(&mut self, spec: &ConsumerSpec) -> Result<bool, CreateFault> {
-        let start = if self.retention == Retention::WorkQueue {
-            0
-        } else {
-            spec.start.max(1)
-        };
-        let name = &spec.name;
+    /// Makes a consumer, from what is left if there is no start. Whether it is new.
+    pub(crate) fn create(&mut self, name: &N, filter: &str, start: Option<u64>) -> Result<bool, NotMade> {
         if let Some(found) = self.consumers.get(name) {
-            return if found.start == start {
-                Ok(false)
-            } else {
-                Err(CreateFault::Exists)
-            };
+            let same = found.start == start && found.filter == filter;
+            return if same { Ok(false) } else { Err(NotMade::Exists) };
         }
-        let overlaps = |consumer: &Consumer| consumer.partition == name.partition;
+        let overlaps = |consumer: &Consumer| covers(&consumer.filter, filter) || covers(filter, &consumer.filter);
         if self.retention == Retention::WorkQueue && self.consumers.values().any(overlaps) {
-            return Err(CreateFault::Overlap("filtered consumer not unique".to_owned()));
+            return Err(NotMade::Overlap);
         }
-        let consumer = Consumer {
-            partition: name.partition,
-            start,
-            next: start.max(1),
-            last_delivered: start.saturating_sub(1),
-            count: 0,
-            pending: BTreeMap::new(),
-            acked: BTreeSet::new(),
-            acked_at: 0,
-            again: VecDeque::new(),
-            pulls: VecDeque::new(),
-        };
+        let next = start.unwrap_or(self.first).max(self.first);
+        let consumer = Consumer::new(filter, start, next, self.max_ack_pending);
         self.consumers.insert(name.clone(), consumer);
         Ok(true)
     }
 
     /// Deletes a consumer; gives the pulls that waited for it.
-    pub(crate) fn delete(&mut self, name: &ConsumerName) -> Option<Vec<Pull>> {
+    pub(crate) fn delete(&mut self, name: &N) -> Option<Vec<Pull>> {
         let consumer = self.consumers.remove(name)?;
         if self.retention == Retention::Interest {
-            let all: Vec<u64> = self.messages.keys().copied().collect();
-            for sequence in all {
-                self.drop_unwanted(sequence);
+            if self.consumers.is_empty() {
+                self.purge(&Purge::default());
+            } else {
+                let from = consumer.ack_floor().max(self.first);
+                let unwanted: Vec<u64> = self.messages.range(from..).map(|(&sequence, _)| sequence).collect();
+                unwanted.into_iter().for_each(|sequence| self.drop_unwanted(sequence));
             }
         }
         Some(consumer.pulls.into())
     }
 
-    /// The lowest sequence at or below the mark that has, or will have, a message newer than the mark.
-    pub(crate) fn replaced(&self, of: &Filter, mark: Mark) -> Option<u64> {
-        let newer = |(_, stored): &(&u64, &Stored)| filter(stored.partition) == *of && stored.time > mark.time;
-        let stored = self
-            .messages
-            .range(..=mark.sequence)
-            .find(newer)
-            .map(|(&sequence, _)| sequence);
-        let end = (self.last < mark.sequence).then_some(self.last + 1);
-        stored.into_iter().chain(end).min()
+    /// Lets go of a message that nobody has to ack any more.
+    fn drop_unwanted(&mut self, sequence: u64) {
+        let Some(stored) = self.messages.get(&sequence) else {
+            return;
+        };
+        let needs = |consumer: &Consumer| matches(&consumer.filter, &stored.subject) && consumer.needs(sequence);
+        if !self.consumers.values().any(needs) {
+            self.dropped.extend(self.messages.remove(&sequence));
+            self.find_first();
+        }
     }
 
-    pub(crate) fn position(&self, name: &ConsumerName) -> Option<Position> {
-        self.consumers.get(name).map(|consumer| Position {
-            ack_floor: consumer.ack_floor(),
-            acked_at: consumer.acked_at,
-            start: consumer.start,
-            delivered: consumer.last_delivered,
-        })
+    pub(crate) fn info(&self, name: &N) -> Option<Info> {
+        let consumer = self.consumers.get(name)?;
+        let ahead = self.messages.range(consumer.next..);
+        let ahead = ahead.filter(|(_, stored)| matches(&consumer.filter, &stored.subject));
+        Some(consumer.info(ahead.count()))
     }
 
-    /// Delivers what can be delivered now.
-    pub(crate) fn serve(&mut self, name: &ConsumerName, now: u64) -> Vec<((usize, u64), Delivered<u64>)> {
+    /// Delivers what can be delivered now, and to which pull.
+    pub(crate) fn serve(&mut self, name: &N, now: u64) -> Vec<(Pull, Delivery)> {
         let mut sent = Vec::new();
-        let Some(consumer) = self.consumers.get_mut(name) else {
+        let Some(consumer) = self.consumers.get_mut(name).filter(|consumer| !consumer.stuck) else {
             return sent;
         };
-        let overdue = consumer.pending.iter().filter(|(_, since)| now >= **since + ACK_WAIT);
-        for sequence in overdue.map(|(&sequence, _)| sequence).collect::<Vec<_>>() {
-            if !consumer.again.contains(&sequence) {
-                consumer.again.push_back(sequence);
-            }
-        }
-        while let Some(pull) = consumer.pulls.front_mut() {
-            let again = consumer.again.pop_front();
-            let sequence = match again {
-                Some(sequence) if !consumer.pending.contains_key(&sequence) => continue,
-                Some(sequence) => sequence,
-                None if consumer.pending.len() >= MAX_ACK_PENDING => break,
+        consumer.expire(now, self.ack_wait);
+        while !consumer.pulls.is_empty() {
+            let sequence = match consumer.again.pop_front() {
+                Some(sequence) if !self.messages.contains_key(&sequence) => {
+                    consumer.ack(sequence);
+                    continue;
+                }
+                Some(sequence) => {
+                    consumer.count_again(sequence);
+                    sequence
+                }
+                None if consumer.pending.len() >= consumer.max_ack_pending => break,
                 None => {
                     let mut ahead = self.messages.range(consumer.next..);
-                    let Some((&sequence, _)) = ahead.find(|(_, stored)| stored.partition == consumer.partition) else {
+                    let found = ahead.find(|(_, stored)| matches(&consumer.filter, &stored.subject));
+                    let Some((&sequence, _)) = found else {
+                        consumer.next = consumer.next.max(self.last + 1);
                         break;
                     };
                     consumer.next = sequence + 1;
-                    consumer.last_delivered = sequence;
                     sequence
                 }
             };
-            let Some(stored) = self.messages.get(&sequence) else {
-                consumer.pending.remove(&sequence);
-                continue;
+            let consumer_sequence = consumer.deliver(sequence, now);
+            let delivery = Delivery {
+                sequence,
+                consumer_sequence,
+                count: consumer.count(sequence),
+                stored: self.messages[&sequence].clone(),
             };
-            consumer.count += 1;
-            consumer.pending.insert(sequence, now);
-            let delivered = Delivered {
-                stream_sequence: sequence,
-                read_sequence: sequence,
-                consumer_sequence: consumer.count,
-                time: stored.time,
-                key: stored.key.to_string().into(),
-                reply: format!("{name} {sequence}").into(),
-                bytes: 1,
-                message: sequence,
-            };
-            sent.push((pull.to, delivered));
+            let pull = &mut consumer.pulls[0];
             pull.left -= 1;
+            sent.push((pull.clone(), delivery));
             if pull.left == 0 {
                 consumer.pulls.pop_front();
             }
@@ -238,54 +200,64 @@ impl Stream {
         sent
     }
 
-    /// When the next unacked message of a consumer is offered again.
-    pub(crate) fn redelivers_at(&self, name: &ConsumerName) -> Option<u64> {
-        let pending = &self.consumers.get(name)?.pending;
-        pending.values().min().map(|since| since + ACK_WAIT)
-    }
-
-    /// An ack; it counts only if its consumer is still there.
-    pub(crate) fn ack(&mut self, name: &ConsumerName, sequence: u64, now: u64) {
-        let Some(consumer) = self.consumers.get_mut(name) else {
-            return;
-        };
-        if consumer.pending.remove(&sequence).is_none() {
-            return;
-        }
-        consumer.acked.insert(sequence);
-        consumer.acked_at = now;
-        match self.retention {
-            Retention::Limits => {}
-            Retention::WorkQueue => {
-                self.messages.remove(&sequence);
-            }
-            Retention::Interest => self.drop_unwanted(sequence),
-        }
-    }
-
-    /// An in-progress ack.
-    pub(crate) fn keep(&mut self, name: &ConsumerName, sequence: u64, now: u64) {
-        let pending = self
+    /// An ack, or the end of a message that is given up; it counts only if its consumer is still there and awaits it.
+    pub(crate) fn ack(&mut self, name: &N, sequence: u64) {
+        let acked = self
             .consumers
             .get_mut(name)
-            .and_then(|consumer| consumer.pending.get_mut(&sequence));
-        if let Some(since) = pending {
-            *since = now;
+            .is_some_and(|consumer| consumer.ack(sequence));
+        if acked && self.retention != Retention::Limits {
+            self.drop_unwanted(sequence);
+        }
+    }
+
+    /// Removes messages, and tells the consumers.
+    pub(crate) fn purge(&mut self, purge: &Purge) {
+        let subject = purge.subject.as_deref();
+        let wanted = |stored: &Stored| subject.is_none_or(|subject| matches(subject, &stored.subject));
+        let mut gone: Vec<u64> = self
+            .messages
+            .iter()
+            .filter(|(sequence, stored)| wanted(stored) && purge.below.is_none_or(|below| **sequence < below))
+            .map(|(&sequence, _)| sequence)
+            .collect();
+        gone.truncate(gone.len().saturating_sub(purge.keep.unwrap_or(0)));
+        let removed: Vec<_> = gone
+            .into_iter()
+            .filter_map(|sequence| Some((sequence, self.messages.remove(&sequence)?)))
+            .collect();
+        if subject.is_none() {
+            // A stream that is told to begin beyond its end goes on from there.
+            self.last = self.last.max(purge.below.unwrap_or(0).saturating_sub(1));
+        }
+        self.find_first();
+        if subject.is_some() {
+            // One by one, as far as its consumers are concerned.
+            for (sequence, stored) in &removed {
+                let concerned = self.consumers.values_mut();
+                let concerned = concerned.filter(|consumer| matches(&consumer.filter, &stored.subject));
+                concerned.for_each(|consumer| {
+                    consumer.ack(*sequence);
+                });
+            }
+        }
+        let left = self.messages.iter().find(|(_, stored)| wanted(stored));
+        let first = match (subject, left) {
+            (None, _) => self.first,
+            (Some(_), Some((&sequence, _))) => sequence,
+            (Some(_), None) => self.last + 1,
+        };
+        for consumer in self.consumers.values_mut() {
+            if subject.is_none_or(|subject| covers(subject, &consumer.filter)) {
+                consumer.purged(first);
+            } else if subject.is_some_and(|subject| covers(&consumer.filter, subject)) {
+                consumer.purged(self.first);
+            }
         }
     }
 
     /// How many messages of a consumer are not acked.
-    pub(crate) fn lag(&self, name: &ConsumerName) -> usize {
-        let Some(consumer) = self.consumers.get(name) else {
-            return 0;
-        };
-        let of_partition = |stored: &&Stored| stored.partition == consumer.partition;
-        let ahead = self
-            .messages
-            .range(consumer.next..)
-            .map(|(_, stored)| stored)
-            .filter(of_partition)
-            .count();
-        ahead + consumer.pending.len()
+    pub(crate) fn lag(&self, name: &N) -> usize {
+        self.info(name).map_or(0, |info| info.pending + info.ack_pending)
     }
 }
