@@ -53,6 +53,13 @@ async fn main() -> Result<()> {
     let (poisoned, unacked) = (median(poisoned), median(unacked));
     println!("one in flight per partition   {single:>9.0} messages/s");
     println!("without handlers or order     {bare:>9.0} messages/s   what the client and the server can do here");
+    let handler = Duration::from_nanos(bench.handler_nanos.load(Ordering::Relaxed));
+    let most = CONCURRENCY as f64 / handler.as_secs_f64();
+    println!(
+        "{CONCURRENCY} handlers without a pause  {most:>9.0} messages/s   {:.1} times as many: each really takes {:.2} ms",
+        most / single,
+        handler.as_secs_f64() * 1e3
+    );
     println!(
         "lanes                         {lanes:>9.0} messages/s   {:.1} times as many (at least 20 wanted)",
         lanes / single
@@ -76,11 +83,16 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// A stream with a backlog, read over and over by new groups.
 struct Bench {
     client: async_nats::Client,
+    /// How long a handler really took, on average, in the last measurement of lanes: timers are coarse.
+    handler_nanos: AtomicU64,
 }
 
 impl Bench {
     async fn new(client: async_nats::Client) -> Result<Self> {
-        let bench = Self { client };
+        let bench = Self {
+            client,
+            handler_nanos: AtomicU64::new(0),
+        };
         bench
             .group("setup", "none", Acks::Plain)?
             .provision(&bench.client, stream::Config::default())
@@ -212,24 +224,28 @@ impl Bench {
                 if poison == Some(delivery.key()) {
                     return Err(Failure::retry("it never succeeds"));
                 }
+                let began = Instant::now();
                 tokio::time::sleep(WORK).await;
-                progress.handled(wanted);
+                progress.handled(wanted, began.elapsed());
                 Ok(())
             }
         };
         let member = group.join(&self.client, "bench", handler).await?;
         tokio::time::timeout(DEADLINE, progress.all.notified()).await?;
         let rate = progress.rate(wanted);
+        self.handler_nanos
+            .store(progress.nanos.load(Ordering::Relaxed) / wanted, Ordering::Relaxed);
         member.leave().await?;
         jetstream::new(self.client.clone()).delete_key_value(&name).await?;
         Ok(rate)
     }
 }
 
-/// Counts handled messages and the time they take.
+/// Counts handled messages and the time they take, each and all together.
 #[derive(Default)]
 struct Progress {
     count: AtomicU64,
+    nanos: AtomicU64,
     began: std::sync::OnceLock<Instant>,
     ended: std::sync::OnceLock<Instant>,
     all: Notify,
@@ -240,7 +256,8 @@ impl Progress {
         self.began.get_or_init(Instant::now);
     }
 
-    fn handled(&self, wanted: u64) {
+    fn handled(&self, wanted: u64, took: Duration) {
+        self.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
         if self.count.fetch_add(1, Ordering::Relaxed) + 1 == wanted {
             self.ended.get_or_init(Instant::now);
             self.all.notify_one();
