@@ -253,6 +253,6 @@ async fn child(spec: &str) -> Result<()> {
     let group = group(name, Duration::from_millis(interval.parse()?))?;
     let member = group.join(&client, "killed", handler).await?;
     println!("entered");
-    member.run_until(std::future::pending()).await?;
+    member.run_until(std::future::pending::<()>()).await?;
     Ok(())
 }

@@ -102,7 +102,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// So that `?` works on any error in a handler: it is tried again.
+/// So that `?` works in a handler on any error type: it is tried again. Boxed errors, those of `anyhow` too, are no error types
+/// themselves: for them there is `map_err(Failure::retry)`.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::retry(error)

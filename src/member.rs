@@ -80,17 +80,17 @@ impl Member {
         }
     }
 
-    /// Takes part until `shutdown` completes, and then leaves. Ends earlier if the member does.
+    /// Takes part until `shutdown` completes, with whatever, and then leaves. Ends earlier if the member does.
     ///
     /// # Errors
     /// [`Error`] if the member ends for another reason than `shutdown`.
-    pub async fn run_until(mut self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    pub async fn run_until(mut self, shutdown: impl Future) -> Result<(), Error> {
         let stopped = {
             let stopping = self.stop();
             tokio::pin!(stopping, shutdown);
             tokio::select! {
                 stop = &mut stopping => Some(stop),
-                () = shutdown => None,
+                _ = shutdown => None,
             }
         };
         match stopped {

@@ -128,7 +128,7 @@ pub enum Change {
         /// The partition.
         partition: Partition,
     },
-    /// A partition was lost to another member.
+    /// A partition is this member's no more, because another one has it or because the lease is over.
     Lost {
         /// The partition.
         partition: Partition,

@@ -28,13 +28,15 @@ pub enum TransformMismatch {
     /// It partitions as needed, but into another number of partitions.
     #[error(
         "the subject transform makes {found} partitions, the group has {needed}; create the group with {found} partitions, or \
-         use another stream"
+         use another stream; how a stream gets the transform {transform} is told in `jetring::docs::protocol` under Repartitioning"
     )]
     OtherPartitions {
         /// The number that the server's transform bears.
         found: u64,
         /// The number of the group.
         needed: Partitions,
+        /// The transform that would make it.
+        transform: SubjectTransform,
     },
     /// It is another one.
     #[error(
@@ -114,6 +116,7 @@ impl SubjectTransform {
             return Err(TransformMismatch::OtherPartitions {
                 found: number,
                 needed: partitions,
+                transform: needed,
             });
         }
         Err(TransformMismatch::Other {
@@ -232,6 +235,7 @@ mod tests {
         let wanted = TransformMismatch::OtherPartitions {
             found: 16,
             needed: Partitions::DEFAULT,
+            transform: needed.clone(),
         };
         assert_eq!(check(Some(&other_number)), wanted);
         for (source, destination) in [

@@ -61,7 +61,10 @@ pub enum ServerError {
         log: String,
     },
     /// The server runs but did not serve JetStream in time. A server that was started for this has been stopped.
-    #[error("the NATS server at {url} did not serve JetStream within {waited:?}: {last}; the end of its log:\n{log}")]
+    #[error(
+        "the NATS server at {url} did not serve JetStream within {waited:.0?}: {last}{}{log}",
+        if log.is_empty() { "" } else { "; the end of its log:\n" }
+    )]
     NotReady {
         /// Its address.
         url: String,

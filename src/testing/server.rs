@@ -392,7 +392,7 @@ async fn wait_for_external(url: &str, timeout: Duration) -> Result<ServerVersion
             return Err(ServerError::NotReady {
                 url: url.to_owned(),
                 waited,
-                last,
+                last: format!("{last}; NATS_URL names this server: start it, or unset NATS_URL to have one started"),
                 log: String::new(),
             });
         }
