@@ -32,6 +32,9 @@ const LINGER: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 const LOOK_AT_LAG: Duration = Duration::from_millis(250);
 
+/// How often it is told what is left.
+const TELL_LEFT: Duration = Duration::from_secs(5);
+
 /// What happened, line by line.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -243,8 +246,14 @@ impl Chaos<'_> {
     /// Waits until the members have nothing left to do. What they had left at the deadline, in words.
     async fn drain(&mut self) -> Result<Option<String>, Fault> {
         let end = Instant::now() + self.settings.patience;
+        let mut tell_at = Instant::now() + TELL_LEFT;
         loop {
             let left = self.left().await;
+            if let (Ok(Some(left)), true) = (&left, Instant::now() >= tell_at) {
+                // Some handlers take long, and those of one key wait for each other.
+                self.log.line(&format!("still to come: {left}"));
+                tell_at = Instant::now() + TELL_LEFT;
+            }
             match left {
                 Ok(None) => return Ok(None),
                 Ok(Some(left)) if Instant::now() >= end => {
