@@ -100,3 +100,27 @@ fn a_consumer_that_is_missed_is_opened_again_where_other_messages_begin() {
     assert_eq!(created_starts(&rig), [51, 35]);
     assert!(told_of_loss(&rig));
 }
+
+#[test]
+fn a_consumer_that_was_being_created_when_the_stream_was_found_shorter_is_not_used() {
+    let creates = |command: &Command| matches!(command, Command::CreateConsumer(_, spec) if spec.name.partition == P);
+    let deletes = |command: &Command| matches!(command, Command::DeleteConsumer(_, name) if name.partition == P);
+    let held: [fn(&Command) -> bool; 2] = [creates, deletes];
+    for retention in [Retention::Limits, Retention::Interest] {
+        for under_way in held {
+            let mut rig = after_release(retention).started();
+            rig.hold = Some(Box::new(under_way));
+            reopen(&mut rig, 50, ReopenReason::Gap);
+            rig.run();
+            // The periodic listing shows the loss meanwhile.
+            rig.server.last_sequence = 30;
+            rig.advance(seconds(25));
+            rig.hold = None;
+            rig.run();
+            rig.advance(seconds(1));
+            assert_eq!(created_starts(&rig), [51, 51, 31]);
+            assert_eq!(rig.server.consumers.keys().filter(|name| name.partition == P).count(), 1);
+            assert_eq!(rig.serving_count(), 4);
+        }
+    }
+}
