@@ -53,6 +53,8 @@ pub(super) struct FilterSlot {
     reopen: u32,
     /// What is finished: the consumer starts behind it.
     floor: Mark,
+    /// Whether only an older consumer's acks say that it is as high as it is.
+    floor_from_acks: bool,
     /// Where the own consumer was last asked to start.
     start: u64,
     old: BTreeSet<ConsumerName>,
@@ -77,6 +79,7 @@ impl FilterSlot {
             stage: FilterStage::Start,
             reopen: 0,
             floor,
+            floor_from_acks: false,
             start: 0,
             old,
             inspected: false,
@@ -113,6 +116,11 @@ impl FilterSlot {
     /// What is finished ends at `last`: the stream has come back with less.
     pub(super) fn end_at(&mut self, last: u64) {
         self.floor.sequence = self.floor.sequence.min(last);
+    }
+
+    /// Whether its floor is as high as it is by an older consumer's acks, and not by what this group has written down.
+    pub(super) fn floor_is_from_acks(&self) -> bool {
+        self.floor_from_acks
     }
 
     /// Since when the consumer is known to exist.
@@ -245,6 +253,7 @@ impl PartitionSlot {
         match result {
             Ok(Some(position)) => {
                 if cx.settings.retention != Retention::WorkQueue && position.acked_at > 0 {
+                    slot.floor_from_acks |= position.ack_floor > slot.floor.sequence;
                     slot.floor.raise(Mark {
                         sequence: position.ack_floor,
                         time: position.acked_at,
@@ -573,6 +582,7 @@ impl PartitionSlot {
         slot.old.insert(name);
         // The own marks say more than its ack floor.
         slot.inspected = true;
+        slot.floor_from_acks = false;
         slot.checked = false;
         slot.created = false;
         slot.reopen += 1;

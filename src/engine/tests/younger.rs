@@ -6,6 +6,7 @@ use super::rig::{Rig, millis, seconds};
 use super::server::filter;
 use crate::engine::{Change, Command, Event, Fault, ReopenReason, Reply, Retention};
 use crate::ids::Partition;
+use crate::lanes::Range;
 
 const P: Partition = Partition(0);
 
@@ -119,8 +120,33 @@ fn a_consumer_that_was_being_created_when_the_stream_was_found_shorter_is_not_us
             rig.run();
             rig.advance(seconds(1));
             assert_eq!(created_starts(&rig), [51, 51, 31]);
-            assert_eq!(rig.server.consumers.keys().filter(|name| name.partition == P).count(), 1);
+            assert_eq!(
+                rig.server.consumers.keys().filter(|name| name.partition == P).count(),
+                1
+            );
             assert_eq!(rig.serving_count(), 4);
         }
     }
+}
+
+#[test]
+fn an_ack_by_a_clock_behind_the_streams_is_no_loss_and_what_the_record_says_stays() {
+    let mut rig = after_release(Retention::Limits);
+    let record = rig.server.progress.get_mut(&P).unwrap().value.as_mut().unwrap();
+    let marks = record.filters.get_mut(&filter(P)).unwrap();
+    marks.ranges.push(Range {
+        low: 60,
+        high: 62,
+        time: 620,
+    });
+    marks.attempts.insert(55, 2);
+    let known = marks.clone();
+    // All but the last few of what the consumer before has acked.
+    rig.server.newer_from = Some(48);
+    let rig = rig.started();
+    assert_eq!(created_starts(&rig), [48]);
+    let (_, opened) = opened(&rig);
+    assert_eq!(opened.floor.sequence, 47);
+    assert_eq!((opened.ranges, opened.attempts), (known.ranges, known.attempts));
+    assert!(!told_of_loss(&rig));
 }
