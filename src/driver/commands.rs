@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::batch::BatchHandler;
 use crate::engine::{Command, Event, Refusal, Reply, Ticket, WatchScope};
+use crate::nats::history::MOST_READS;
 use crate::nats::records::Records;
 use crate::records::Keys;
 
@@ -75,9 +76,13 @@ impl<H: BatchHandler> Driver<H> {
             Command::Survey(ticket) => {
                 self.answer_within(ticket, usual, false, async move { Reply::Survey(nats.survey().await) });
             }
-            Command::FindReplaced(ticket, filter, mark) => self.answer_within(ticket, usual, false, async move {
-                Reply::Replaced(nats.find_replaced(&filter, mark).await)
-            }),
+            Command::FindReplaced(ticket, filter, mark) => {
+                // Every read of it is bounded by itself.
+                let limit = usual.saturating_mul(MOST_READS);
+                self.answer_within(ticket, limit, false, async move {
+                    Reply::Replaced(nats.find_replaced(&filter, mark).await)
+                });
+            }
             Command::InspectConsumer(ticket, name) => self.answer_within(ticket, usual, false, async move {
                 Reply::Consumer(nats.inspect_consumer(&name).await)
             }),

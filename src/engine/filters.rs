@@ -53,6 +53,10 @@ pub(super) struct FilterSlot {
     reopen: u32,
     /// What is finished: the consumer starts behind it.
     floor: Mark,
+    /// Whether only an older consumer's acks say that it is as high as it is.
+    floor_from_acks: bool,
+    /// Where the own consumer was last asked to start.
+    start: u64,
     old: BTreeSet<ConsumerName>,
     inspected: bool,
     /// Whether the stream was found to hold at `floor` what is finished, and not something newer.
@@ -75,6 +79,8 @@ impl FilterSlot {
             stage: FilterStage::Start,
             reopen: 0,
             floor,
+            floor_from_acks: false,
+            start: 0,
             old,
             inspected: false,
             checked: false,
@@ -112,6 +118,11 @@ impl FilterSlot {
         self.floor.sequence = self.floor.sequence.min(last);
     }
 
+    /// Whether its floor is as high as it is by an older consumer's acks, and not by what this group has written down.
+    pub(super) fn floor_is_from_acks(&self) -> bool {
+        self.floor_from_acks
+    }
+
     /// Since when the consumer is known to exist.
     pub(super) fn open_since(&self) -> Option<Time> {
         match self.stage {
@@ -127,6 +138,7 @@ impl FilterSlot {
     /// Leaves a consumer of the own epoch that is of no use, and takes the next re-open count.
     fn pass_over(&mut self, name: ConsumerName) {
         self.old.insert(name);
+        self.created = false;
         self.reopen += 1;
         // Nobody has pulled from it, so it knows of no position: its ack floor is merely where it starts.
         self.inspected = true;
@@ -177,8 +189,17 @@ impl PartitionSlot {
     /// The next step of one filter.
     fn advance(&mut self, cx: &mut Context, filter: &Filter) {
         let delete_first = cx.settings.retention == Retention::WorkQueue;
-        let Some(slot) = self.filter(filter) else { return };
+        let partition = self.partition;
+        let Some(tenure) = self.tenure() else { return };
+        let name = tenure.consumer(cx, partition, filter);
+        let (Some(slot), Some(name)) = (self.filter(filter), name) else {
+            return;
+        };
         slot.retry_at = None;
+        if slot.created && !delete_first && slot.start > slot.floor.sequence + 1 {
+            // The stream came back with less while it was being created: it would skip what is stored there since.
+            slot.pass_over(name);
+        }
         let has_old = !slot.old.is_empty();
         // The position on a work-queue stream is the progress record's alone.
         if has_old && !slot.inspected && (!delete_first || slot.of_the_dead.is_some()) {
@@ -232,6 +253,7 @@ impl PartitionSlot {
         match result {
             Ok(Some(position)) => {
                 if cx.settings.retention != Retention::WorkQueue && position.acked_at > 0 {
+                    slot.floor_from_acks |= position.ack_floor > slot.floor.sequence;
                     slot.floor.raise(Mark {
                         sequence: position.ack_floor,
                         time: position.acked_at,
@@ -300,10 +322,11 @@ impl PartitionSlot {
         };
         let Some(slot) = self.filter(filter) else { return };
         slot.stage = FilterStage::Creating;
+        slot.start = slot.floor.sequence + 1;
         let spec = ConsumerSpec {
             name,
             filter: filter.clone(),
-            start: slot.floor.sequence + 1,
+            start: slot.start,
         };
         self.ask(cx, PartitionAsk::Create(filter.clone()), |ticket| {
             Command::CreateConsumer(ticket, spec)
@@ -385,7 +408,10 @@ impl PartitionSlot {
             return;
         }
         match result {
-            Ok(Some(position)) if position.start <= slot.floor.sequence + 1 => slot.created = true,
+            Ok(Some(position)) if position.start <= slot.floor.sequence + 1 => {
+                slot.created = true;
+                slot.start = position.start;
+            }
             Ok(Some(_)) => slot.pass_over(name),
             Ok(None) => {}
             Err(_) if slot.unanswered >= UNANSWERED => {
@@ -556,6 +582,7 @@ impl PartitionSlot {
         slot.old.insert(name);
         // The own marks say more than its ack floor.
         slot.inspected = true;
+        slot.floor_from_acks = false;
         slot.checked = false;
         slot.created = false;
         slot.reopen += 1;

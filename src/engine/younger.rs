@@ -41,18 +41,24 @@ impl PartitionSlot {
         let partition = self.partition;
         let Some(tenure) = self.tenure() else { return };
         let last = first.saturating_sub(1);
-        if let Some(marks) = tenure.marks.get_mut(filter) {
+        let (Some(marks), Some(slot)) = (tenure.marks.get_mut(filter), tenure.filters.get_mut(filter)) else {
+            return;
+        };
+        slot.end_at(last);
+        let detail = if slot.floor_is_from_acks() && marks.floor.sequence <= last {
+            // Two servers' clocks may have told the time of the message and of its ack, so this is no proof, and what the record says
+            // stays.
+            format!(
+                "what is stored of {filter} from sequence {first} on is newer than the last ack of the consumer before, and is \
+                 delivered, even if that had acked it"
+            )
+        } else {
             marks.truncate(last);
-        }
-        if let Some(slot) = tenure.filters.get_mut(filter) {
-            slot.end_at(last);
-        }
-        cx.notify(Change::Trouble {
-            partition,
-            detail: format!(
+            format!(
                 "the stream has lost messages that were finished: from sequence {first} on it holds other ones of {filter}, \
                  which are delivered"
-            ),
-        });
+            )
+        };
+        cx.notify(Change::Trouble { partition, detail });
     }
 }

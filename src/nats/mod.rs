@@ -22,7 +22,7 @@ pub(crate) mod bucket;
 pub(crate) mod consumers;
 pub(crate) mod dead_letters;
 pub(crate) mod discovery;
-mod history;
+pub(crate) mod history;
 mod neighbours;
 pub(crate) mod prepare;
 pub(crate) mod pull;

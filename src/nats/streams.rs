@@ -141,7 +141,7 @@ impl Nats {
             .consumer_limits
             .as_ref()
             .map_or(0, |limits| limits.max_ack_pending);
-        if limit > 0 && limit < self.max_ack_pending {
+        if self.acks != Acks::None && limit > 0 && limit < self.max_ack_pending {
             return Err(self.unsuitable(format!(
                 "its consumer limits allow {limit} unacked messages per consumer, and this member may have {}, which is twice \
                  max_held_per_partition and max_parked; raise the stream's consumer_limits.max_ack_pending or lower these settings",

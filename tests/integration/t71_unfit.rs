@@ -233,3 +233,23 @@ async fn more_partitions_than_a_server_allows_consumers_are_refused_where_it_has
     };
     group.provision(&world.client, raised).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_limit_of_unacked_messages_does_not_matter_where_nothing_is_acked() {
+    let mut world = without_stream(Kind::Transformed, Limits).await;
+    let template = Config {
+        consumer_limits: Some(ConsumerLimits {
+            inactive_threshold: Duration::ZERO,
+            max_ack_pending: 20,
+        }),
+        ..Config::default()
+    };
+    let group = adjusted(&world, |settings| settings.acks = Acks::None);
+    group.provision(&world.client, template).await.unwrap();
+    let client = world.client.clone();
+    world.try_join_group("m", &client, group).await.unwrap();
+    world.wait_settled(&["m"]).await;
+    world.publish_round(&["k0", "k1", "k2"], 10).await;
+    world.await_handled().await;
+    world.verdict().exactly_once();
+}

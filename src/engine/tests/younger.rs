@@ -6,6 +6,7 @@ use super::rig::{Rig, millis, seconds};
 use super::server::filter;
 use crate::engine::{Change, Command, Event, Fault, ReopenReason, Reply, Retention};
 use crate::ids::Partition;
+use crate::lanes::Range;
 
 const P: Partition = Partition(0);
 
@@ -99,4 +100,53 @@ fn a_consumer_that_is_missed_is_opened_again_where_other_messages_begin() {
     rig.advance(seconds(25));
     assert_eq!(created_starts(&rig), [51, 35]);
     assert!(told_of_loss(&rig));
+}
+
+#[test]
+fn a_consumer_that_was_being_created_when_the_stream_was_found_shorter_is_not_used() {
+    let creates = |command: &Command| matches!(command, Command::CreateConsumer(_, spec) if spec.name.partition == P);
+    let deletes = |command: &Command| matches!(command, Command::DeleteConsumer(_, name) if name.partition == P);
+    let held: [fn(&Command) -> bool; 2] = [creates, deletes];
+    for retention in [Retention::Limits, Retention::Interest] {
+        for under_way in held {
+            let mut rig = after_release(retention).started();
+            rig.hold = Some(Box::new(under_way));
+            reopen(&mut rig, 50, ReopenReason::Gap);
+            rig.run();
+            // The periodic listing shows the loss meanwhile.
+            rig.server.last_sequence = 30;
+            rig.advance(seconds(25));
+            rig.hold = None;
+            rig.run();
+            rig.advance(seconds(1));
+            assert_eq!(created_starts(&rig), [51, 51, 31]);
+            assert_eq!(
+                rig.server.consumers.keys().filter(|name| name.partition == P).count(),
+                1
+            );
+            assert_eq!(rig.serving_count(), 4);
+        }
+    }
+}
+
+#[test]
+fn an_ack_by_a_clock_behind_the_streams_is_no_loss_and_what_the_record_says_stays() {
+    let mut rig = after_release(Retention::Limits);
+    let record = rig.server.progress.get_mut(&P).unwrap().value.as_mut().unwrap();
+    let marks = record.filters.get_mut(&filter(P)).unwrap();
+    marks.ranges.push(Range {
+        low: 60,
+        high: 62,
+        time: 620,
+    });
+    marks.attempts.insert(55, 2);
+    let known = marks.clone();
+    // All but the last few of what the consumer before has acked.
+    rig.server.newer_from = Some(48);
+    let rig = rig.started();
+    assert_eq!(created_starts(&rig), [48]);
+    let (_, opened) = opened(&rig);
+    assert_eq!(opened.floor.sequence, 47);
+    assert_eq!((opened.ranges, opened.attempts), (known.ranges, known.attempts));
+    assert!(!told_of_loss(&rig));
 }
