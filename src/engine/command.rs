@@ -123,3 +123,40 @@ pub enum Command {
     /// The member has ended.
     Stop(Stop),
 }
+
+impl Command {
+    /// What ties the answer to this command; `None` for one that is not answered.
+    pub fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Self::Prepare(ticket)
+            | Self::ReadMember(ticket, ..)
+            | Self::WriteMember(ticket, ..)
+            | Self::PurgeMember(ticket, ..)
+            | Self::ReadGroup(ticket)
+            | Self::ReadAssignment(ticket)
+            | Self::WriteAssignment(ticket, ..)
+            | Self::ReadClaim(ticket, ..)
+            | Self::ReadClaims(ticket)
+            | Self::WriteClaim(ticket, ..)
+            | Self::ReadProgress(ticket, ..)
+            | Self::WriteProgress(ticket, ..)
+            | Self::Survey(ticket)
+            | Self::FindReplaced(ticket, ..)
+            | Self::InspectConsumer(ticket, ..)
+            | Self::CreateConsumer(ticket, ..)
+            | Self::DeleteConsumer(ticket, ..) => Some(*ticket),
+            Self::Watch(_)
+            | Self::Open { .. }
+            | Self::Reopen { .. }
+            | Self::Truncate(..)
+            | Self::Recorded(..)
+            | Self::Absolve(..)
+            | Self::Drain(_)
+            | Self::CancelHandlers(_)
+            | Self::Close(..)
+            | Self::Notify(_)
+            | Self::Overrun
+            | Self::Stop(_) => None,
+        }
+    }
+}

@@ -9,7 +9,7 @@ use jetring::names::ConsumerName;
 
 use crate::bounds::{Bounds, CANCEL_GRACE, GROUP, PATIENCE};
 use crate::planted::Plant;
-use crate::process::{Asked, Flight, Lanes, Phase, ticket, time};
+use crate::process::{Asked, Flight, Lanes, Phase, time};
 use crate::properties::Violation;
 use crate::server::wire;
 use crate::stream::filter;
@@ -109,7 +109,7 @@ impl World {
             | Command::Notify(_)
             | Command::Overrun => {}
             request => {
-                let Some(ticket) = ticket(&request) else {
+                let Some(ticket) = request.ticket() else {
                     panic!("the model does not know {request:?}");
                 };
                 let asked = Asked {

@@ -174,30 +174,6 @@ fn millis(time: Time) -> u64 {
     time.as_nanos().div_ceil(1_000_000)
 }
 
-/// The ticket of a command that is answered.
-pub(crate) fn ticket(command: &Command) -> Option<Ticket> {
-    match command {
-        Command::Prepare(ticket)
-        | Command::ReadMember(ticket, ..)
-        | Command::WriteMember(ticket, ..)
-        | Command::PurgeMember(ticket, ..)
-        | Command::ReadGroup(ticket)
-        | Command::ReadAssignment(ticket)
-        | Command::WriteAssignment(ticket, ..)
-        | Command::ReadClaim(ticket, ..)
-        | Command::ReadClaims(ticket)
-        | Command::WriteClaim(ticket, ..)
-        | Command::ReadProgress(ticket, ..)
-        | Command::WriteProgress(ticket, ..)
-        | Command::Survey(ticket)
-        | Command::FindReplaced(ticket, ..)
-        | Command::InspectConsumer(ticket, ..)
-        | Command::CreateConsumer(ticket, ..)
-        | Command::DeleteConsumer(ticket, ..) => Some(*ticket),
-        _ => None,
-    }
-}
-
 /// Whether a command changes something at the server.
 pub(crate) fn is_write(command: &Command) -> bool {
     matches!(

@@ -324,7 +324,7 @@ impl Member {
                 if let Some(plant) = self.plant {
                     plant.spoil(&mut request);
                 }
-                if let Some(ticket) = ticket(&request) {
+                if let Some(ticket) = request.ticket() {
                     self.asked.insert(ticket);
                     self.out.push(Out::Request(ticket, request));
                 }
@@ -335,30 +335,6 @@ impl Member {
     pub(crate) fn is_serving(&self, partition: Partition) -> bool {
         let activity = self.junction.engine().activities().get(&partition).copied();
         matches!(activity, Some(jetring::Activity::Serving(_)))
-    }
-}
-
-/// The ticket of a command that is answered.
-fn ticket(command: &Command) -> Option<Ticket> {
-    match command {
-        Command::Prepare(ticket)
-        | Command::ReadMember(ticket, ..)
-        | Command::WriteMember(ticket, ..)
-        | Command::PurgeMember(ticket, ..)
-        | Command::ReadGroup(ticket)
-        | Command::ReadAssignment(ticket)
-        | Command::WriteAssignment(ticket, ..)
-        | Command::ReadClaim(ticket, ..)
-        | Command::ReadClaims(ticket)
-        | Command::WriteClaim(ticket, ..)
-        | Command::ReadProgress(ticket, ..)
-        | Command::WriteProgress(ticket, ..)
-        | Command::Survey(ticket)
-        | Command::FindReplaced(ticket, ..)
-        | Command::InspectConsumer(ticket, ..)
-        | Command::CreateConsumer(ticket, ..)
-        | Command::DeleteConsumer(ticket, ..) => Some(*ticket),
-        _ => None,
     }
 }
 

@@ -1,7 +1,6 @@
 //! A server that answers nothing, or refuses everything: members wait, and are there when it is back.
 
 use super::rig::{Rig, seconds};
-use super::server::ticket;
 use crate::engine::{Command, CreateFault, Event, Fault, MemberPhase, Refusal, ReopenReason, Reply, WriteFault};
 
 fn refusal(command: &Command) -> Reply {
@@ -52,7 +51,7 @@ const PER_SECOND: usize = 100;
 fn checked(rig: &mut Rig, what: &str, length: u64) {
     let from = rig.log.len();
     rig.advance(seconds(length));
-    let sent = rig.count_since(from, |command| ticket(command).is_some());
+    let sent = rig.count_since(from, |command| command.ticket().is_some());
     let limit = PER_SECOND * usize::try_from(length).unwrap();
     assert!(sent <= limit, "{what}: {sent} in {length} s");
 }

@@ -11,7 +11,7 @@ use crate::partitioning::Partitions;
 use crate::records::{AssignmentRecord, ClaimRecord, ClaimState, MemberRecord, MemberState, Share};
 use crate::time::Time;
 
-use super::server::{Server, ticket};
+use super::server::Server;
 
 /// How long the server takes for an answer.
 const ROUND_TRIP: Duration = Duration::from_millis(1);
@@ -194,7 +194,7 @@ impl Rig {
                 }),
                 _ => {}
             }
-            if ticket(&command).is_some() {
+            if command.ticket().is_some() {
                 self.waiting.push(command);
             }
         }
@@ -245,12 +245,12 @@ impl Rig {
 
     /// Answers one command.
     pub(super) fn reply(&mut self, command: &Command, reply: Reply) {
-        self.step(Event::Done(ticket(command).unwrap(), reply));
+        self.step(Event::Done(command.ticket().unwrap(), reply));
     }
 
     /// Lets one command go without an answer.
     pub(super) fn lose(&mut self, command: &Command) {
-        self.step(Event::Unanswered(ticket(command).unwrap()));
+        self.step(Event::Unanswered(command.ticket().unwrap()));
     }
 
     /// Takes the only waiting command that fits.

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::{
-    Command, CreateFault, GroupView, Position, Prepared, Reply, Retention, Seen, StreamState, Survey, Ticket,
-    WriteFault,
+    Command, CreateFault, GroupView, Position, Prepared, Reply, Retention, Seen, StreamState, Survey, WriteFault,
 };
 use crate::ids::{MemberId, Partition, Revision};
 use crate::lanes::{Filter, Mark};
@@ -234,39 +233,4 @@ impl Server {
 /// The one filter of a partition.
 pub(super) fn filter(partition: Partition) -> Filter {
     Filter::new(format!("t.{partition}.>"))
-}
-
-/// The ticket of a command that is answered.
-pub(super) fn ticket(command: &Command) -> Option<Ticket> {
-    match command {
-        Command::Prepare(ticket)
-        | Command::ReadMember(ticket, ..)
-        | Command::WriteMember(ticket, ..)
-        | Command::PurgeMember(ticket, ..)
-        | Command::ReadGroup(ticket)
-        | Command::ReadAssignment(ticket)
-        | Command::WriteAssignment(ticket, ..)
-        | Command::ReadClaim(ticket, ..)
-        | Command::ReadClaims(ticket)
-        | Command::WriteClaim(ticket, ..)
-        | Command::ReadProgress(ticket, ..)
-        | Command::WriteProgress(ticket, ..)
-        | Command::Survey(ticket)
-        | Command::FindReplaced(ticket, ..)
-        | Command::InspectConsumer(ticket, ..)
-        | Command::CreateConsumer(ticket, ..)
-        | Command::DeleteConsumer(ticket, ..) => Some(*ticket),
-        Command::Watch(_)
-        | Command::Open { .. }
-        | Command::Reopen { .. }
-        | Command::Truncate(..)
-        | Command::Recorded(..)
-        | Command::Absolve(..)
-        | Command::Drain(_)
-        | Command::CancelHandlers(_)
-        | Command::Close(..)
-        | Command::Notify(_)
-        | Command::Overrun
-        | Command::Stop(_) => None,
-    }
 }
